@@ -1,0 +1,60 @@
+"""The workload process of ``sysmeter run``: ``python -m capstone COMMAND_FD REPORT_FD PARENT_TGID``.
+
+Speaks the protocol of :mod:`sysmeter.workload`. Not meant to be started by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from sysmeter.errors import EXIT_ERROR, SysmeterError
+from sysmeter.workload import Reporter
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Run one workload; the exit code is the process's."""
+    command_fd, report_fd, parent_tgid = (int(word) for word in sys.argv[1:4])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_tgid:
+        return EXIT_ERROR  # the parent died before the kernel was told
+    reporter = Reporter(command_fd, report_fd)
+    try:
+        _serve(reporter)
+    except SysmeterError as error:
+        with contextlib.suppress(OSError):
+            reporter.report("error", message=error.message, hint=error.hint, exit_code=error.exit_code)
+    return 0
+
+
+def _serve(reporter: Reporter) -> None:
+    request = reporter.receive("prepare")
+    if request is None:
+        return
+    settings: dict[str, Any] = request["settings"]
+    from capstone.cache import use_cache
+
+    # Both must stand before numba is imported.
+    note = use_cache(Path(settings["cache_dir"]), {slot: settings[slot] for slot in ("book", "queue")})
+    os.environ["NUMBA_NRT_STATS"] = "1"
+    if note:
+        reporter.note(note)
+    from capstone.measured_run import MeasuredRun
+
+    run = MeasuredRun(settings, reporter.note)
+    reporter.report("ready", **run.prepare())
+    if reporter.receive("go") is None:
+        return
+    reporter.report("done", **run.go())
+    reporter.receive("exit")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The compile cache: a directory keyed by everything that can change the machine code.
+
+numba's own check looks at the file of a function, not at the files of what was inlined into it, so after an
+edit it may run old code. Here another source, another numba, another CPU or another combination is another
+directory, and stale code cannot be found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+# Directories of other keys are kept for this many most recent uses; a day's editing would fill the disk.
+_KEPT_DIRECTORIES = 8
+_PREFIX = "compiled-"
+
+
+def cache_key(combination: dict[str, str], settings_hash: str = "") -> str:
+    """Hash of all capstone sources, the bucket arithmetic, versions, CPU and combination."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parent
+    sources = [*sorted(package.rglob("*.py")), package.parent / "sysmeter" / "hist.py"]
+    for source in sources:
+        digest.update(f"{source.name}\0".encode())
+        digest.update(source.read_bytes())
+    # numba's own index also knows the file's path: a moved checkout compiles anew.
+    facts = [str(package), version("numba"), version("llvmlite"), sys.version, _cpu_identity()]
+    facts += [f"{slot}={name}" for slot, name in sorted(combination.items())]
+    digest.update("\0".join(facts).encode())
+    return digest.hexdigest()[:24]
+
+
+def use_cache(base: Path, combination: dict[str, str]) -> str | None:
+    """Point numba at the cache directory below ``base``; must run before numba is imported.
+
+    Returns a note for the user where the directory cannot be written and every start will compile.
+    """
+    directory = base / (_PREFIX + cache_key(combination))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        os.utime(directory)
+        probe = directory / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        # Without a directory of ours numba would fall back to one beside the sources, keyed less strictly.
+        os.environ["NUMBA_CACHE_DIR"] = f"/proc/{os.getpid()}/no-cache"
+        return f"the compile cache {directory} cannot be written ({error.strerror}): every start compiles anew"
+    os.environ["NUMBA_CACHE_DIR"] = str(directory)
+    _forget_old(base)
+    return None
+
+
+def _forget_old(base: Path) -> None:
+    others = sorted(base.glob(f"{_PREFIX}*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in others[_KEPT_DIRECTORIES:]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _cpu_identity() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))

@@ -1,0 +1,64 @@
+"""The user's cache directory, and the message file in it that `sysmeter run` uses when none is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sysmeter.errors import SysmeterError
+
+if TYPE_CHECKING:
+    from sysmeter.session import RunListener
+
+_NAME = "default-v1-2000000-1.feed"
+
+
+def cache_directory() -> Path:
+    """Where compiled code and the default message file are kept, for this user."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("sysmeter")
+
+
+def default_feed(listener: RunListener) -> Path:
+    """The default message file, made first where it is not there or no longer sound.
+
+    Raises:
+        SysmeterError: it cannot be made.
+    """
+    from capstone import feedfile
+
+    path = cache_directory() / _NAME
+    if path.exists():
+        try:
+            feedfile.read(path)
+        except SysmeterError:
+            listener.say(f"the cached message file {path} is damaged and is made anew")
+        else:
+            return path
+    listener.say("making the default message file, once (2,000,000 messages)")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SysmeterError(
+            f"the cache directory {path.parent} cannot be made: {error.strerror}",
+            "set XDG_CACHE_HOME to a directory that can be written, or name a message file with --feed",
+        ) from error
+    # In a process of its own: the generator brings numba, whose LLVM must not meet bcc's.
+    made = subprocess.run(
+        [sys.executable, "-P", "-m", "sysmeter", "feed", "make", "--force", str(path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if made.returncode != 0:
+        raise SysmeterError("the default message file cannot be made: " + _without_prefix(made.stderr))
+    return path
+
+
+def _without_prefix(text: str) -> str:
+    lines = [line.removeprefix("sysmeter: ").removeprefix("error: ") for line in text.strip().splitlines()]
+    return "; ".join(lines) or "no reason given"

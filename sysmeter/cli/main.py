@@ -1,0 +1,97 @@
+"""The command ``sysmeter``: finds commands lazily, and turns every failure into words and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from typing import Any
+
+import click
+
+from sysmeter import __version__
+from sysmeter.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, SysmeterError
+
+# Name: (module that holds a click command of that name, its line in --help). The module is imported only
+# when the command is used, so --help does not pay for numpy.
+_COMMANDS = {
+    "run": ("sysmeter.cli.run", "Measure the capstone loop and say where its latency tail comes from."),
+    "report": ("sysmeter.cli.report", "Print the result of a Recording again; needs no root."),
+    "feed": ("sysmeter.cli.feed", "Make and inspect message files."),
+}
+
+DEBUG_VARIABLE = "SYSMETER_DEBUG"
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    epilog="Exit codes: 0 fine, 1 error, 2 usage, 130 interrupted (what was measured is saved).",
+)
+@click.version_option(__version__, message="sysmeter %(version)s")
+def cli() -> None:
+    """Measure a low-latency loop, and prove where its slow moments come from."""
+
+
+def entry() -> None:
+    """The console script. Every failure ends here: a message and a hint on stderr, and an exit code."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code."""
+    try:
+        result: Any = cli.main(arguments, prog_name="sysmeter", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_USAGE
+    except click.ClickException as error:
+        _say("error", error.format_message())
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            _say("hint", f"see `{error.ctx.command_path} --help`")
+        return error.exit_code
+    except SysmeterError as error:
+        _say("error", error.message)
+        if error.hint:
+            _say("hint", error.hint)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("error", "interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head -1`) has what it wanted. Python flushes stdout once more on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        _say("error", f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror or error))
+        return EXIT_ERROR
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        _say("error", f"sysmeter itself failed: {type(error).__name__}: {error}")
+        _say("hint", f"please report it with the traceback that {DEBUG_VARIABLE}=1 shows")
+        return EXIT_ERROR
+    return result if isinstance(result, int) else 0
+
+
+def _say(kind: str, text: str) -> None:
+    click.echo(f"sysmeter: {kind}: {text}", err=True)

@@ -1,0 +1,19 @@
+"""``sysmeter report``: the result of a Recording, from disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("recording", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema sysmeter.run/1) and nothing else.")
+def report(recording: Path, as_json: bool) -> None:
+    """Print the result of a RECORDING again, as `sysmeter run` printed it; needs no root, bcc or numba."""
+    from sysmeter import recording as recordings
+    from sysmeter.analysis.summary import summarize
+    from sysmeter.cli.output import print_result
+
+    print_result(summarize(recordings.load(recording)), as_json)

@@ -1,0 +1,224 @@
+"""A Recording: the directory that one run leaves, and all that reports and analyses read.
+
+Layout of the directory (format ``sysmeter.recording/1``)::
+
+    meta.json            settings, host, clock, probes, edges of the window, counts; see below
+    batches.npy          records.BATCH, in the order of the run, warm-up included
+    releases.npy         int64 release instants. storage "full": one a message, by message number;
+                         "tail": those of the kept batches, one after the other
+    release_offsets.npy  int64 per batch: where its first message's release stands in releases.npy
+    decisions.npy        records.DECISION (empty with storage "tail")
+    gaps_feed.npy        records.GAP, by time
+    gaps_strategy.npy    records.GAP, by time
+    kernel_events.npy    records.KERNEL_EVENT, by time; raw, so that a better analysis can be run on it later
+    collections.npy      records.COLLECTION
+    think_counts.npy     int64 bucket counts of the histogram "think"
+    total_counts.npy     int64 bucket counts of the histogram "total"
+    time_buckets.npy     records.TIME_BUCKET (empty with storage "full")
+
+It is written under a temporary name beside its place and renamed when complete, so a directory with the
+final name is always whole. A temporary one that nobody holds any more is removed at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sysmeter import records
+from sysmeter.errors import RecordingError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+FORMAT = "sysmeter.recording/1"
+
+_INT64 = np.dtype("<i8")
+ARRAYS: dict[str, np.dtype[Any]] = {
+    "batches": records.BATCH,
+    "releases": _INT64,
+    "release_offsets": _INT64,
+    "decisions": records.DECISION,
+    "gaps_feed": records.GAP,
+    "gaps_strategy": records.GAP,
+    "kernel_events": records.KERNEL_EVENT,
+    "collections": records.COLLECTION,
+    "think_counts": _INT64,
+    "total_counts": _INT64,
+    "time_buckets": records.TIME_BUCKET,
+}
+
+_META_KEYS = (
+    "format",
+    "sysmeter_version",
+    "created",
+    "settings",
+    "host",
+    "clock",
+    "threads",
+    "probes",
+    "edges",
+    "run",
+    "histograms",
+    "process",
+    "interrupted",
+    "notes",
+)
+
+_TEMPORARY_PREFIX = ".sysmeter-unfinished-"
+
+
+@dataclass
+class Recording:
+    """One run's evidence, in memory. ``arrays`` holds one array for each name in :data:`ARRAYS`."""
+
+    meta: dict[str, Any]
+    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    path: Path | None = None
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.arrays[name]
+
+
+class RecordingWriter:
+    """Reserves the place of a Recording before the run and fills it after it.
+
+    Use as a context manager: leaving it without :meth:`commit` removes every trace.
+
+    Raises:
+        RecordingError: the place exists, cannot be written, or the disk is full.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        if os.path.lexists(self.path):
+            raise RecordingError(f"{path} exists already", "name another directory with --out, or remove this one")
+        parent = self.path.parent
+        self._temporary = parent / f"{_TEMPORARY_PREFIX}{os.getpid()}-{self.path.name}"
+        try:
+            remove_stale(parent)
+            os.mkdir(self._temporary, 0o755)
+            # mkdir's mode passes through the umask; others must be able to read what root recorded.
+            os.chmod(self._temporary, 0o755)
+            # The lock, held by this process as long as it lives, is what tells a live writer from a stale one.
+            self._lock_fd = os.open(self._temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            raise RecordingError(
+                f"cannot write a Recording in {parent}: {error.strerror}",
+                "name a directory that can be written with --out",
+            ) from error
+        self._open = True
+
+    def __enter__(self) -> RecordingWriter:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.discard()
+
+    def commit(self, recording: Recording) -> Path:
+        """Write everything, flush it to the disk and give the directory its final name."""
+        try:
+            for name, dtype in ARRAYS.items():
+                array = np.ascontiguousarray(recording.arrays.get(name, np.empty(0, dtype)))
+                if array.dtype != dtype:
+                    raise RecordingError(f"{name} has dtype {array.dtype}, not {dtype}")
+                self._write(f"{name}.npy", array)
+            self._write("meta.json", recording.meta)
+            os.fsync(self._lock_fd)
+            if os.path.lexists(self.path):
+                raise RecordingError(f"{self.path} appeared while the run was going on", "name another with --out")
+            os.rename(self._temporary, self.path)
+        except OSError as error:
+            self.discard()
+            raise RecordingError(
+                f"cannot save the Recording in {self.path.parent}: {error.strerror}",
+                "free some space there, or name another place with --out; nothing half-written was left",
+            ) from error
+        self._open = False
+        os.close(self._lock_fd)
+        recording.path = self.path
+        return self.path
+
+    def discard(self) -> None:
+        """Remove what was written so far; harmless after :meth:`commit`."""
+        if self._open:
+            self._open = False
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            os.close(self._lock_fd)
+
+    def _write(self, name: str, content: npt.NDArray[Any] | dict[str, Any]) -> None:
+        path = self._temporary / name
+        with open(path, "xb") as file:
+            if isinstance(content, dict):
+                file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+            else:
+                np.save(file, content, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+            os.fchmod(file.fileno(), 0o644)
+
+
+def remove_stale(parent: Path) -> list[Path]:
+    """Remove the temporary Recordings in ``parent`` whose writers are gone; returns what was removed."""
+    removed = []
+    for path in parent.glob(f"{_TEMPORARY_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            lock_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+                removed.append(path)
+            finally:
+                os.close(lock_fd)
+    return removed
+
+
+def load(path: Path) -> Recording:
+    """Read and validate a Recording; arrays are memory-mapped where they are not empty.
+
+    Raises:
+        RecordingError: not a Recording, of another format, or damaged.
+    """
+    if not path.is_dir():
+        what = "is not a directory" if path.exists() else "does not exist"
+        raise RecordingError(f"{path} {what}", "name the directory that `sysmeter run` saved")
+    try:
+        meta = json.loads((path / "meta.json").read_text())
+    except (OSError, ValueError) as error:
+        raise RecordingError(f"{path} is not a Recording: meta.json: {error}") from error
+    found = meta.get("format") if isinstance(meta, dict) else None
+    if found != FORMAT:
+        raise RecordingError(
+            f"{path} has format {found!r}, and this sysmeter reads {FORMAT!r}", "use the sysmeter that recorded it"
+        )
+    missing = [key for key in _META_KEYS if key not in meta]
+    if missing:
+        raise RecordingError(f"{path} is damaged: meta.json lacks {', '.join(missing)}")
+    arrays = {name: _load_array(path / f"{name}.npy", dtype) for name, dtype in ARRAYS.items()}
+    if len(arrays["release_offsets"]) != len(arrays["batches"]):
+        raise RecordingError(f"{path} is damaged: release_offsets and batches differ in length")
+    return Recording(meta, arrays, path)
+
+
+def _load_array(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    try:
+        # mmap cannot map an empty array, and a truncated file fails here rather than at its first use.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            raise RecordingError(f"{path.parent} is damaged: {path.name}: {error}") from error
+    if array.dtype != dtype or array.ndim != 1:
+        raise RecordingError(f"{path.parent} is damaged: {path.name} holds {array.dtype}, not {dtype}")
+    return array

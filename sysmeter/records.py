@@ -1,0 +1,79 @@
+"""Every record that crosses a border (workload, kernel, disk), as a numpy dtype. Times are CLOCK_MONOTONIC ns.
+
+The compiled loop writes these records as rows of little-endian 64-bit words; the BPF side writes
+``KERNEL_EVENT`` as a C struct whose size and offsets are checked when the probes are compiled.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+THREADS = ("feed", "strategy")
+
+# One batch of the strategy thread. t_decided_ns is -1 where no decision was made (the handler was not live).
+BATCH = np.dtype(
+    [
+        ("t_popped_ns", "<i8"),
+        ("t_decided_ns", "<i8"),
+        ("first_message", "<i8"),  # number of the message in the run, from 0
+        ("n_messages", "<i8"),
+        ("first_seq", "<i8"),  # sequence numbers as the feed carries them
+        ("last_seq", "<i8"),
+    ]
+)
+
+# One decision of the quoter. Prices in ticks; 0 quantity: that side of the book is empty; price -1: none wanted.
+DECISION = np.dtype(
+    [
+        ("seq", "<i8"),  # sequence number of the last update applied in the batch
+        ("bid_price_ticks", "<i4"),
+        ("bid_quantity", "<i4"),
+        ("ask_price_ticks", "<i4"),
+        ("ask_quantity", "<i4"),
+        ("wanted_bid_ticks", "<i4"),
+        ("wanted_ask_ticks", "<i4"),
+    ]
+)
+
+# Two consecutive clock reads of one thread that lie further apart than the gap threshold.
+GAP = np.dtype([("t_start_ns", "<i8"), ("t_end_ns", "<i8"), ("where", "<i8")])
+GAP_IN_SPIN = 0  # between two turns of the thread's spin
+GAP_IN_BATCH = 1  # between popping a batch and its decision, or releasing a message
+
+# One collection of the workload's Python garbage collector.
+COLLECTION = np.dtype([("t_start_ns", "<i8"), ("t_end_ns", "<i8"), ("generation", "<i8"), ("tid", "<i8")])
+
+# Aggregates of one slice of time, kept in runs whose batches are not all kept.
+TIME_BUCKET = np.dtype(
+    [("n_messages", "<i8"), ("n_batches", "<i8"), ("total_sum_ns", "<i8"), ("total_max_ns", "<i8")]
+)
+
+# One kernel event. Which fields mean what depends on the kind, see below.
+KERNEL_EVENT = np.dtype(
+    [
+        ("t_ns", "<u8"),
+        ("kind", "<u4"),
+        ("cpu", "<u4"),
+        ("tid", "<u4"),
+        ("other_tid", "<u4"),
+        ("value", "<i8"),
+        ("value2", "<u8"),
+        ("comm", "S16"),
+        ("other_comm", "S16"),
+        ("flags", "<u4"),
+        ("reserved", "<u4"),
+    ]
+)
+
+# sched_switch on a CPU where a watched thread leaves, arrives, or is away from:
+# tid/comm = previous task, other_tid/other_comm = next task, value = prev_state.
+EVENT_SWITCH = 1
+# sched_wakeup of a watched thread: tid = the woken one, other_tid/other_comm = the waker, value = target CPU.
+EVENT_WAKEUP = 2
+# exceptions:page_fault_user/_kernel of a watched thread: value = address, value2 = instruction, flags below.
+EVENT_PAGE_FAULT = 3
+# raw_syscalls:sys_enter of a watched thread: value = system call number.
+EVENT_SYSCALL = 4
+
+FLAG_BROKEN_LINK = 1  # EVENT_SWITCH: the previous task is not the next task of the CPU's last switch
+FLAG_KERNEL_MODE = 2  # EVENT_PAGE_FAULT: the fault was taken in kernel mode

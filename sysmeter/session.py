@@ -1,0 +1,258 @@
+"""One measured run from the observer's side: probes, workload, drain, Recording.
+
+``probes attach → self-test → workload warms up → window → workload ends → drain, detach → Recording``
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sysmeter import __version__, clock, host, records
+from sysmeter.errors import EXIT_INTERRUPTED, RecordingError, SysmeterError
+from sysmeter.recording import FORMAT, Recording, RecordingWriter
+from sysmeter.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    from sysmeter.kernel import ProbeSet
+
+PROBE_NAMES = ("context_switch", "runq_delay", "page_fault", "syscalls")
+
+# The rings are drained after the run; in a long run also now and then, from a CPU that is not measured
+# where there is one. Each wake-up of the observer on a measured CPU is a preemption it causes itself.
+_DRAIN_SECONDS_UNMEASURED = 1.0
+_DRAIN_SECONDS_MEASURED = 60.0
+
+
+class Interrupted(SysmeterError):
+    """Ended by the user before there was anything to save."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run is asked to do. ``seconds`` counts the warm-up; None means the whole message file."""
+
+    feed: str
+    cache_dir: str
+    cpus: tuple[int, int]
+    mode: str = "paced"
+    rate_hz: int = 100_000
+    seconds: float | None = None
+    warmup_seconds: float = 1.0
+    loop: bool = False
+    precision_bits: int = 7
+    probes: bool = True
+    stop_above_ns: int | None = None
+    gap_threshold_ns: int = 5_000
+    instrument: int = 42
+    book: str = "array"
+    queue: str = "ring"
+
+
+class UnsavedRecording(SysmeterError):
+    """The run was carried out, but its Recording cannot be saved; it is at hand as ``recording``."""
+
+    def __init__(self, cause: SysmeterError, recording: Recording) -> None:
+        super().__init__(cause.message, cause.hint)
+        self.recording = recording
+
+
+class RunListener:
+    """What a run tells while it goes on. Each method may be overridden; none is called inside the window."""
+
+    def say(self, text: str) -> None:
+        """What is being done; of no interest later."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know; it is also kept in the Recording."""
+
+    def window_begins(self, expected_seconds: float, may_show_progress: bool) -> None:
+        """The threads are about to start. Progress is welcome only where a CPU is not measured."""
+
+    def window_ended(self) -> None:
+        """The threads have ended."""
+
+
+def run(settings: RunSettings, out: Path, listener: RunListener | None = None) -> Recording:
+    """Carry out one run and save its Recording in ``out``.
+
+    An interrupt (SIGINT or SIGTERM) inside the run ends it in order, and what was measured is saved with
+    ``interrupted`` set; a second one abandons it.
+
+    Raises:
+        SysmeterError: what was wrong, with a remedy. Nothing is left attached, running or half-written.
+    """
+    return _Session(settings, out, listener or RunListener()).run()
+
+
+class _Session:
+    def __init__(self, settings: RunSettings, out: Path, listener: RunListener) -> None:
+        self._settings = settings
+        self._out = out
+        self._listener = listener
+        self._notes: list[str] = []
+        self._interrupted = False
+        self._workload: Workload | None = None
+        measured = set(settings.cpus)
+        self._housekeeping = sorted(os.sched_getaffinity(0) - measured)
+
+    def run(self) -> Recording:
+        with RecordingWriter(self._out) as writer, self._signals(), self._own_affinity():
+            settings = {**asdict(self._settings), "housekeeping_cpus": self._housekeeping}
+            settings["cpus"] = list(self._settings.cpus)
+            command = [sys.executable, "-P", "-m", "capstone"]
+            with Workload(command, self._note) as workload:
+                self._workload = workload
+                workload.send("prepare", settings=settings)
+                # The probes are compiled while the workload compiles; both leave Python's lock alone.
+                with ThreadPoolExecutor(1, thread_name_prefix="probes") as executor:
+                    opening = executor.submit(self._open_probes)
+                    try:
+                        ready = self._receive("ready", None)
+                        probes = opening.result()
+                    except BaseException:
+                        self._abandon(opening)
+                        raise
+                try:
+                    recording = self._measure(workload, probes, ready, settings)
+                finally:
+                    if probes is not None:
+                        probes.close()
+            try:
+                writer.commit(recording)
+            except RecordingError as error:
+                raise UnsavedRecording(error, recording) from error
+            return recording
+
+    def _open_probes(self) -> ProbeSet | None:
+        if not self._settings.probes:
+            return None
+        from sysmeter.kernel import ProbeSet
+
+        probes = ProbeSet.open(PROBE_NAMES)
+        try:
+            probes.self_test()
+        except BaseException:
+            probes.close()
+            raise
+        return probes
+
+    @staticmethod
+    def _abandon(opening: Any) -> None:
+        with contextlib.suppress(BaseException):
+            probes = opening.result()
+            if probes is not None:
+                probes.close()
+
+    def _measure(
+        self, workload: Workload, probes: ProbeSet | None, ready: dict[str, Any], settings: dict[str, Any]
+    ) -> Recording:
+        self._check_space(ready["recording_bytes"])
+        threads: dict[str, dict[str, int]] = ready["threads"]
+        clock_facts: dict[str, Any] = {**clock.describe_clock(), "checked_start": None, "checked_end": None}
+        clock_facts["reason"] = "the probes are off" if probes is None else None
+        if probes is not None:
+            for text in probes.notes:
+                self._note(text)
+            clock_facts["checked_start"], clock_facts["reason"] = probes.check_clock()
+            probes.watch({thread["tid"]: name for name, thread in threads.items()})
+        self._listener.window_begins(ready["expected_seconds"], bool(self._housekeeping))
+        workload.send("go")
+        drain_seconds = _DRAIN_SECONDS_UNMEASURED if self._housekeeping else _DRAIN_SECONDS_MEASURED
+        done = None
+        while done is None:
+            done = self._receive("done", drain_seconds)
+            if done is None and probes is not None:
+                probes.drain()
+        self._listener.window_ended()
+        arrays = workload.read_arrays(done["arrays"])
+        arrays["kernel_events"] = np.empty(0, records.KERNEL_EVENT)
+        statuses: dict[str, Any] = {name: _probe_off() for name in PROBE_NAMES}
+        if probes is not None:
+            is_good, reason = probes.check_clock()
+            clock_facts["checked_end"] = is_good
+            clock_facts["reason"] = clock_facts["reason"] or reason
+            result = probes.close()
+            arrays["kernel_events"] = result.events
+            statuses = result.statuses
+        meta = {
+            "format": FORMAT,
+            "sysmeter_version": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "settings": settings,
+            "host": host.describe_host(self._settings.cpus),
+            "clock": clock_facts,
+            "threads": {**threads, "tgid": ready["tgid"]},
+            "probes": statuses,
+            "edges": done["edges"],
+            "run": done["run"],
+            "histograms": done["histograms"],
+            "process": done["process"],
+            "interrupted": self._interrupted,
+            "notes": self._notes,
+        }
+        return Recording(meta, arrays)
+
+    def _check_space(self, recording_bytes: int) -> None:
+        free_bytes = shutil.disk_usage(self._out.absolute().parent).free
+        if free_bytes < recording_bytes:
+            raise RecordingError(
+                f"the Recording takes up to {recording_bytes >> 20} MiB, and {self._out.absolute().parent} has"
+                f" {free_bytes >> 20} MiB free",
+                "free some space, name another place with --out, or make the run shorter with --seconds",
+            )
+
+    def _receive(self, event: str, timeout_seconds: float | None) -> dict[str, Any] | None:
+        assert self._workload is not None
+        return self._workload.receive(event, timeout_seconds)
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self._listener.note(text)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            again, self._interrupted = self._interrupted, True
+            if again or self._workload is None or not self._workload.is_ready:
+                raise Interrupted("interrupted before anything was measured: nothing was saved")
+            self._workload.stop()
+
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, on_signal) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def _own_affinity(self) -> Iterator[None]:
+        """Keep the observer itself off the measured CPUs where that leaves it any."""
+        before = os.sched_getaffinity(0)
+        if self._housekeeping:
+            os.sched_setaffinity(0, self._housekeeping)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
+
+def _probe_off() -> dict[str, Any]:
+    reason = "switched off with --no-probes"
+    return {"status": "off", "reason": reason, "events": None, "lost": None, "missed": None, "broken_links": None}

@@ -1,0 +1,226 @@
+"""The protocol between the observer and a workload. Nothing else of a workload is known to the observer.
+
+The workload is a child process. It reads one JSON object a line from the *command* pipe and writes one a
+line to the *report* pipe; both descriptors are named on its command line. Its bulk results lie in shared
+memory of its own (memfds), which the observer opens through ``/proc/<tgid>/fd/<fd>``::
+
+    observer                                   workload
+    ─────────                                  ─────────
+    {"command": "prepare", "settings": {…}} →
+                                             ← {"event": "ready", "tgid": …, "threads": {name: {"tid": …, "cpu": …}},
+                                                "control": {"fd": …, "stop_offset": bytes}, "expected_seconds": …,
+                                                "recording_bytes": …}
+    (the probes are aimed at the tids)
+    {"command": "go"}                       →
+                                             ← {"event": "done", "arrays": {name: {"fd", "offset", "dtype", "length"}},
+                                                "edges": {…}, "run": {…}, "histograms": {…}, "process": {…}}
+    (the probes are drained, the arrays copied)
+    {"command": "exit"}                     →
+                                             ← (end of file)
+
+In place of an event the workload may report ``{"event": "error", "message", "hint", "exit_code"}``, and notes
+for the user at any time: ``{"event": "note", "text"}``. Array names and dtypes are those of
+:data:`sysmeter.recording.ARRAYS`; ``edges``, ``run``, ``histograms`` and ``process`` go into the Recording's
+meta.json as they are. ``control`` names one int64 word: the observer stores 1 there, and the threads end
+their window soon and in order. A workload dies with its parent (PR_SET_PDEATHSIG).
+
+:class:`Workload` is the observer's side, :class:`Reporter` the workload's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import signal
+import subprocess
+import tempfile
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from sysmeter.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+_EXIT_PATIENCE_SECONDS = 5.0
+
+
+class Workload:
+    """A workload process as the observer sees it. Use as a context manager; leaving it ends the process."""
+
+    def __init__(self, command: Sequence[str], on_note: Callable[[str], None]) -> None:
+        self._on_note = on_note
+        self._stop_word: npt.NDArray[np.int64] | None = None
+        self._buffer = b""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
+        command_read, self._command_fd = os.pipe()
+        self._report_fd, report_write = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [*command, str(command_read), str(report_write), str(os.getpid())],
+                pass_fds=(command_read, report_write),
+                stdin=subprocess.DEVNULL,
+                stdout=self._stderr,
+                stderr=self._stderr,
+                # A session of its own: the terminal's Ctrl-C is for the observer, which ends the run in order.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WorkloadError(f"the workload cannot be started: {error.strerror}") from error
+        finally:
+            os.close(command_read)
+            os.close(report_write)
+
+    def __enter__(self) -> Workload:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def tgid(self) -> int:
+        """Process id of the workload."""
+        return self._process.pid
+
+    def send(self, command: str, **fields: Any) -> None:
+        """Send one command. A workload that is gone shows at the next :meth:`receive`."""
+        line = json.dumps({"command": command, **fields}).encode() + b"\n"
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._command_fd, line)
+
+    def receive(self, event: str, timeout_seconds: float | None = None) -> dict[str, Any] | None:
+        """Wait for an event; None when ``timeout_seconds`` pass first. Notes are passed on meanwhile.
+
+        Raises:
+            WorkloadError: the workload reported an error, died, or said something else.
+        """
+        while True:
+            while b"\n" not in self._buffer:
+                ready, _, _ = select.select([self._report_fd], [], [], timeout_seconds)
+                if not ready:
+                    return None
+                chunk = os.read(self._report_fd, 1 << 16)
+                if not chunk:
+                    raise self._death()
+                self._buffer += chunk
+            line, _, self._buffer = self._buffer.partition(b"\n")
+            message: dict[str, Any] = json.loads(line)
+            if message["event"] == "note":
+                self._on_note(message["text"])
+            elif message["event"] == "error":
+                error = WorkloadError(message["message"], message["hint"])
+                error.exit_code = message["exit_code"]
+                raise error
+            elif message["event"] == event:
+                if "control" in message:
+                    self._map_control(message["control"])
+                return message
+            else:
+                raise WorkloadError(f"the workload said {message['event']!r} where {event!r} was due")
+
+    def stop(self) -> None:
+        """Ask the threads to end their window; harmless before "ready" and after "done"."""
+        if self._stop_word is not None:
+            self._stop_word[0] = 1
+
+    @property
+    def is_ready(self) -> bool:
+        """True once :meth:`stop` can reach the threads."""
+        return self._stop_word is not None
+
+    def read_arrays(self, described: dict[str, dict[str, Any]]) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of a "done" event, copied out of the workload's memory."""
+        arrays = {}
+        for name, where in described.items():
+            dtype = np.dtype([tuple(field) for field in where["dtype"]]) if isinstance(where["dtype"], list) else None
+            dtype = dtype or np.dtype(where["dtype"])
+            length = where["length"]
+            if length == 0:
+                arrays[name] = np.empty(0, dtype)
+                continue
+            fd = self._open_shared(where["fd"])
+            try:
+                size = os.fstat(fd).st_size
+                if where["offset"] + length * dtype.itemsize > size:
+                    raise WorkloadError(f"the workload's array {name} lies outside its memory")
+                with mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
+                    view = np.frombuffer(memory, dtype, length, where["offset"])
+                    arrays[name] = view.copy()
+                    del view
+            finally:
+                os.close(fd)
+        return arrays
+
+    def close(self) -> None:
+        """End the workload: by its command, by SIGKILL where it does not follow. Idempotent."""
+        if self._command_fd < 0:
+            return
+        if self._process.poll() is None:
+            self.send("exit")
+        os.close(self._command_fd)
+        self._command_fd = -1
+        try:
+            self._process.wait(_EXIT_PATIENCE_SECONDS if self._stop_word is not None else 0.2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stop_word = None
+        os.close(self._report_fd)
+        self._stderr.close()
+
+    def _open_shared(self, fd: int) -> int:
+        try:
+            return os.open(f"/proc/{self.tgid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise WorkloadError(f"the workload's shared memory cannot be opened: {error.strerror}") from error
+
+    def _map_control(self, control: dict[str, Any]) -> None:
+        fd = self._open_shared(control["fd"])
+        try:
+            page = control["stop_offset"] // mmap.PAGESIZE * mmap.PAGESIZE
+            memory = mmap.mmap(fd, mmap.PAGESIZE, offset=page)
+        finally:
+            os.close(fd)
+        self._stop_word = np.frombuffer(memory, "<i8", 1, control["stop_offset"] - page)
+
+    def _death(self) -> WorkloadError:
+        code = self._process.wait()
+        said = _tail_of(self._stderr)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        hint = f"it said: {said}" if said else "nothing was saved; see dmesg if the kernel ran out of memory"
+        return WorkloadError(f"the workload {how} before it was done", hint)
+
+
+class Reporter:
+    """A workload's side of the protocol."""
+
+    def __init__(self, command_fd: int, report_fd: int) -> None:
+        self._commands: IO[bytes] = os.fdopen(command_fd, "rb", buffering=0)
+        self._report_fd = report_fd
+
+    def receive(self, command: str) -> dict[str, Any] | None:
+        """Wait for a command; None when the observer is gone or sends another one ("exit")."""
+        line = self._commands.readline()
+        message: dict[str, Any] = json.loads(line) if line else {"command": "exit"}
+        return message if message["command"] == command else None
+
+    def report(self, event: str, **fields: Any) -> None:
+        """Send one event to the observer."""
+        os.write(self._report_fd, json.dumps({"event": event, **fields}).encode() + b"\n")
+
+    def note(self, text: str) -> None:
+        """Send a note for the user."""
+        self.report("note", text=text)
+
+
+def _tail_of(file: IO[bytes], n_bytes: int = 2000) -> str:
+    file.seek(0, os.SEEK_END)
+    file.seek(max(0, file.tell() - n_bytes))
+    lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
