@@ -42,10 +42,12 @@ def _serve(reporter: Reporter) -> None:
     from capstone.cache import use_cache
 
     # Both must stand before numba is imported.
-    note = use_cache(Path(settings["cache_dir"]), {slot: settings[slot] for slot in ("book", "queue")})
+    cache = use_cache(Path(settings["cache_dir"]), {slot: settings[slot] for slot in ("book", "queue")})
     os.environ["NUMBA_NRT_STATS"] = "1"
-    if note:
-        reporter.note(note)
+    if cache.problem:
+        reporter.note(cache.problem)
+    if cache.is_cold:
+        reporter.progress("compiling the measured loop; takes some 10 s, and once where the cache can be written")
     from capstone.measured_run import MeasuredRun
 
     run = MeasuredRun(settings, reporter.note)

@@ -12,6 +12,7 @@ import os
 import platform
 import shutil
 import sys
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,7 +21,7 @@ _KEPT_DIRECTORIES = 8
 _PREFIX = "compiled-"
 
 
-def cache_key(combination: dict[str, str], settings_hash: str = "") -> str:
+def cache_key(combination: dict[str, str]) -> str:
     """Hash of all capstone sources, the bucket arithmetic, versions, CPU and combination."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
@@ -35,11 +36,16 @@ def cache_key(combination: dict[str, str], settings_hash: str = "") -> str:
     return digest.hexdigest()[:24]
 
 
-def use_cache(base: Path, combination: dict[str, str]) -> str | None:
-    """Point numba at the cache directory below ``base``; must run before numba is imported.
+@dataclass(frozen=True)
+class CacheState:
+    """What :func:`use_cache` found: is there nothing compiled yet, and why can nothing be kept (None: it can)."""
 
-    Returns a note for the user where the directory cannot be written and every start will compile.
-    """
+    is_cold: bool
+    problem: str | None = None
+
+
+def use_cache(base: Path, combination: dict[str, str]) -> CacheState:
+    """Point numba at the cache directory below ``base``; must run before numba is imported."""
     directory = base / (_PREFIX + cache_key(combination))
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -50,10 +56,11 @@ def use_cache(base: Path, combination: dict[str, str]) -> str | None:
     except OSError as error:
         # Without a directory of ours numba would fall back to one beside the sources, keyed less strictly.
         os.environ["NUMBA_CACHE_DIR"] = f"/proc/{os.getpid()}/no-cache"
-        return f"the compile cache {directory} cannot be written ({error.strerror}): every start compiles anew"
+        problem = f"the compile cache {directory} cannot be written ({error.strerror}): every start compiles anew"
+        return CacheState(True, problem)
     os.environ["NUMBA_CACHE_DIR"] = str(directory)
     _forget_old(base)
-    return None
+    return CacheState(is_cold=next(directory.rglob("*.nbc"), None) is None)
 
 
 def _forget_old(base: Path) -> None:

@@ -20,6 +20,7 @@ _STOP_BYTES = layout.STOP * 8
 _FEED_DONE_BYTES = layout.FEED_DONE * 8
 _FEED_READY_BYTES = layout.FEED_READY * 8
 _STRATEGY_READY_BYTES = layout.STRATEGY_READY * 8
+_STRATEGY_DONE_BYTES = layout.STRATEGY_DONE * 8
 _MESSAGE_WORDS = layout.MESSAGE_WORDS
 _FEED_OPEN = layout.FEED_OPEN
 _FEED_CLOSE = layout.FEED_CLOSE
@@ -130,3 +131,7 @@ def run_feed(parameters_at):
     p[_P.RING_FULL_WAITS] = full_waits
     p[_P.N_RELEASED] = message
     store_release(parameters_at + _FEED_DONE_BYTES, 1)
+    if p[_P.REHEARSAL] == 0:
+        # Leaving compiled code frees memory of Python's, which must not fall into the other thread's window.
+        while load_acquire(parameters_at + _STRATEGY_DONE_BYTES) == 0:
+            pass

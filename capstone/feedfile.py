@@ -100,13 +100,9 @@ def write(path: Path, messages: npt.NDArray[Any], n_instruments: int, *, overwri
             half-written is left, and a file that stood there before stays as it was.
     """
     if messages.dtype != MESSAGE or messages.ndim != 1:
-        raise FeedFileError(
-            f"messages have dtype {messages.dtype} and {messages.ndim} dimensions, not one of MESSAGE"
-        )
+        raise FeedFileError(f"messages have dtype {messages.dtype} and {messages.ndim} dimensions, not one of MESSAGE")
     if not 1 <= n_instruments < 1 << 32:
-        raise FeedFileError(
-            f"{n_instruments} instruments do not fit the header", "give a number from 1 to 4294967295"
-        )
+        raise FeedFileError(f"{n_instruments} instruments do not fit the header", "give a number from 1 to 4294967295")
     _check_messages(path, messages, "mend the messages before writing them")
     check_place(path, overwrite)
     header = _HEADER.pack(MAGIC, VERSION, HEADER_BYTES, RECORD_BYTES, n_instruments, len(messages), _RESERVED)

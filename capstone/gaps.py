@@ -18,6 +18,12 @@ def n_words() -> int:
     return _ENTRIES + CAPACITY * layout.GAP_WORDS
 
 
+def initialize(gaps) -> None:
+    """Make ``gaps`` (int64 words) empty, and touch all of it."""
+    gaps[_ENTRIES:] = 0
+    keep_largest.initialize(gaps[:_ENTRIES], CAPACITY)
+
+
 @compiled
 def keep_gap(gaps, t_start_ns, t_end_ns, where):
     """Record one gap, if it is among the longest."""

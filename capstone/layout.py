@@ -41,6 +41,7 @@ T_START = CACHE_LINE_WORDS + 2
 # Line 2: the barrier at the start.
 FEED_READY = 2 * CACHE_LINE_WORDS
 STRATEGY_READY = 3 * CACHE_LINE_WORDS
+STRATEGY_DONE = STRATEGY_READY + 1
 # From line 4 on: constants of the run, then results written at the end.
 _CONSTANTS = 4 * CACHE_LINE_WORDS
 (
@@ -150,11 +151,13 @@ class SharedMemory:
         self._map = mmap.mmap(self.fd, self.n_bytes)
 
     def array(self, name: str) -> npt.NDArray[Any]:
+        """The elements reserved under ``name``, in place."""
         offset, dtype, length = self._offsets[name]
         assert self._map is not None
         return np.frombuffer(self._map, dtype=dtype, count=length, offset=offset)
 
     def address(self, name: str) -> int:
+        """Where they begin in this process; 0 where there are none."""
         if self._offsets[name][2] == 0:
             return 0
         return int(self.array(name).ctypes.data)

@@ -30,6 +30,7 @@ _STOP_BYTES = layout.STOP * 8
 _FEED_DONE_BYTES = layout.FEED_DONE * 8
 _FEED_READY_BYTES = layout.FEED_READY * 8
 _STRATEGY_READY_BYTES = layout.STRATEGY_READY * 8
+_STRATEGY_DONE_BYTES = layout.STRATEGY_DONE * 8
 _BATCH_WORDS = layout.BATCH_WORDS
 _DECISION_WORDS = layout.DECISION_WORDS
 _BUCKET_WORDS = layout.BUCKET_WORDS
@@ -233,3 +234,4 @@ def run_strategy(parameters_at):
     p[_P.HANDLER_STATE] = state
     p[_P.INVENTORY] = inventory
     p[_P.T_LAST_DECISION] = t_last_decision_ns
+    store_release(parameters_at + _STRATEGY_DONE_BYTES, 1)

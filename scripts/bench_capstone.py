@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from sysmeter import clock, host
-from sysmeter.cli.default_feed import cache_directory, default_feed
 from sysmeter.cli.listener import ConsoleListener
+from sysmeter.cli.provisions import cache_directory, default_feed
 from sysmeter.hist import LatencyHistogram
 from sysmeter.session import RunSettings
-from sysmeter.workload import Workload
+from sysmeter.workload import Workload, own_python
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _RESAMPLES = 10_000
@@ -66,7 +66,7 @@ def main() -> int:
 def run_workload(feed: Path, cpus: tuple[int, int], mode: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """One run of the capstone without probes: its "done" event and its arrays."""
     settings = {**RunSettings(str(feed), str(cache_directory()), cpus, mode).__dict__, "housekeeping_cpus": []}
-    with Workload([sys.executable, "-P", "-m", "capstone"], lambda text: print(f"note: {text}", file=sys.stderr)) as workload:
+    with Workload(own_python("capstone"), lambda text: print(f"note: {text}", file=sys.stderr)) as workload:
         workload.send("prepare", settings=settings)
         workload.receive("ready")
         workload.send("go")
@@ -136,7 +136,7 @@ def help_cpu_seconds() -> float:
     costs = []
     for _ in range(7):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-P", "-m", "sysmeter", "--help"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*own_python("sysmeter"), "--help"], check=True, stdout=subprocess.DEVNULL)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return sorted(costs)[len(costs) // 2]
@@ -148,7 +148,7 @@ def start_to_window_seconds(cpus: tuple[int, int]) -> float:
     with tempfile.TemporaryDirectory() as directory:
         for number in range(3):
             out = Path(directory) / str(number)
-            command = [sys.executable, "-P", "-m", "sysmeter", "run", "--seconds", "2", "--out", str(out)]
+            command = [*own_python("sysmeter"), "run", "--seconds", "2", "--out", str(out)]
             command += ["--cpus", f"{cpus[0]},{cpus[1]}"]
             if os.geteuid() != 0:
                 command.append("--no-probes")

@@ -51,9 +51,7 @@ class GcWatch:
             ("header", header, np.dtype("<i8")),
         ):
             if array.dtype != dtype or array.ndim != 1:
-                raise ValueError(
-                    f"{name} has dtype {array.dtype} and {array.ndim} dimensions, not one of {dtype}"
-                )
+                raise ValueError(f"{name} has dtype {array.dtype} and {array.ndim} dimensions, not one of {dtype}")
             if not (array.flags.c_contiguous and array.flags.writeable):
                 raise ValueError(f"{name} is not contiguous, or is read-only")
         if len(header) != 2:

@@ -121,9 +121,7 @@ def choose_cpus(text: str | None) -> tuple[int, int]:
         return allowed[-2], allowed[-1]
     words = [word.strip() for word in text.split(",")]
     if len(words) != 2 or not all(word.isascii() and word.isdecimal() for word in words):
-        raise UsageError(
-            f"--cpus {text!r} is not two CPU numbers", f"give two numbers with a comma between, {example}"
-        )
+        raise UsageError(f"--cpus {text!r} is not two CPU numbers", f"give two numbers with a comma between, {example}")
     feed_cpu, strategy_cpu = int(words[0]), int(words[1])
     if feed_cpu == strategy_cpu:
         raise UsageError(
@@ -156,9 +154,7 @@ def virtualization() -> str:
         return "none"
     if hypervisor_type := _read(_SYS / "hypervisor/type"):
         return hypervisor_type
-    firmware = [
-        _read(_SYS / "class/dmi/id" / name) or "" for name in ("product_name", "sys_vendor", "bios_vendor")
-    ]
+    firmware = [_read(_SYS / "class/dmi/id" / name) or "" for name in ("product_name", "sys_vendor", "bios_vendor")]
     if firmware[0].endswith(".metal"):  # Amazon's bare machines carry the vendor of its virtual ones
         return "none"
     for sign, name in _DMI_NAMES:

@@ -162,7 +162,9 @@ class RecordingWriter:
             if isinstance(content, dict):
                 file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
             else:
-                np.save(file, content, allow_pickle=False)
+                # np.save reports a full disk without its errno; this writes the same bytes.
+                np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(content))
+                file.write(content.view(np.uint8).data)
             file.flush()
             os.fsync(file.fileno())
             os.fchmod(file.fileno(), 0o644)

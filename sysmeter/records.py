@@ -44,9 +44,7 @@ GAP_IN_BATCH = 1  # between popping a batch and its decision, or releasing a mes
 COLLECTION = np.dtype([("t_start_ns", "<i8"), ("t_end_ns", "<i8"), ("generation", "<i8"), ("tid", "<i8")])
 
 # Aggregates of one slice of time, kept in runs whose batches are not all kept.
-TIME_BUCKET = np.dtype(
-    [("n_messages", "<i8"), ("n_batches", "<i8"), ("total_sum_ns", "<i8"), ("total_max_ns", "<i8")]
-)
+TIME_BUCKET = np.dtype([("n_messages", "<i8"), ("n_batches", "<i8"), ("total_sum_ns", "<i8"), ("total_max_ns", "<i8")])
 
 # One kernel event. Which fields mean what depends on the kind, see below.
 KERNEL_EVENT = np.dtype(

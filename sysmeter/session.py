@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -21,10 +20,10 @@ import numpy as np
 from sysmeter import __version__, clock, host, records
 from sysmeter.errors import EXIT_INTERRUPTED, RecordingError, SysmeterError
 from sysmeter.recording import FORMAT, Recording, RecordingWriter
-from sysmeter.workload import Workload
+from sysmeter.workload import Workload, own_python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
     from types import FrameType
 
     from sysmeter.kernel import ProbeSet
@@ -115,8 +114,7 @@ class _Session:
         with RecordingWriter(self._out) as writer, self._signals(), self._own_affinity():
             settings = {**asdict(self._settings), "housekeeping_cpus": self._housekeeping}
             settings["cpus"] = list(self._settings.cpus)
-            command = [sys.executable, "-P", "-m", "capstone"]
-            with Workload(command, self._note) as workload:
+            with Workload(own_python("capstone"), self._note, self._listener.say) as workload:
                 self._workload = workload
                 workload.send("prepare", settings=settings)
                 # The probes are compiled while the workload compiles; both leave Python's lock alone.
@@ -194,7 +192,7 @@ class _Session:
             "format": FORMAT,
             "sysmeter_version": __version__,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "settings": settings,
+            "settings": {**settings, "ring_slots": done["run"]["ring_slots"]},
             "host": host.describe_host(self._settings.cpus),
             "clock": clock_facts,
             "threads": {**threads, "tgid": ready["tgid"]},

@@ -18,8 +18,9 @@ memory of its own (memfds), which the observer opens through ``/proc/<tgid>/fd/<
     {"command": "exit"}                     →
                                              ← (end of file)
 
-In place of an event the workload may report ``{"event": "error", "message", "hint", "exit_code"}``, and notes
-for the user at any time: ``{"event": "note", "text"}``. Array names and dtypes are those of
+In place of an event the workload may report ``{"event": "error", "message", "hint", "exit_code"}``. At any time
+it may send ``{"event": "note", "text"}``, which the user should know and the Recording keeps, and
+``{"event": "progress", "text"}``, which is of no interest later. Array names and dtypes are those of
 :data:`sysmeter.recording.ARRAYS`; ``edges``, ``run``, ``histograms`` and ``process`` go into the Recording's
 meta.json as they are. ``control`` names one int64 word: the observer stores 1 there, and the threads end
 their window soon and in order. A workload dies with its parent (PR_SET_PDEATHSIG).
@@ -36,6 +37,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 from typing import IO, TYPE_CHECKING, Any
 
@@ -54,8 +56,10 @@ _EXIT_PATIENCE_SECONDS = 5.0
 class Workload:
     """A workload process as the observer sees it. Use as a context manager; leaving it ends the process."""
 
-    def __init__(self, command: Sequence[str], on_note: Callable[[str], None]) -> None:
-        self._on_note = on_note
+    def __init__(
+        self, command: Sequence[str], on_note: Callable[[str], None], on_progress: Callable[[str], None] | None = None
+    ) -> None:
+        self._listeners = {"note": on_note, "progress": on_progress or (lambda _text: None)}
         self._stop_word: npt.NDArray[np.int64] | None = None
         self._buffer = b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
@@ -111,8 +115,8 @@ class Workload:
                 self._buffer += chunk
             line, _, self._buffer = self._buffer.partition(b"\n")
             message: dict[str, Any] = json.loads(line)
-            if message["event"] == "note":
-                self._on_note(message["text"])
+            if message["event"] in self._listeners:
+                self._listeners[message["event"]](message["text"])
             elif message["event"] == "error":
                 error = WorkloadError(message["message"], message["hint"])
                 error.exit_code = message["exit_code"]
@@ -215,8 +219,17 @@ class Reporter:
         os.write(self._report_fd, json.dumps({"event": event, **fields}).encode() + b"\n")
 
     def note(self, text: str) -> None:
-        """Send a note for the user."""
+        """Tell what the user should know, now and later."""
         self.report("note", text=text)
+
+    def progress(self, text: str) -> None:
+        """Tell what is being done."""
+        self.report("progress", text=text)
+
+
+def own_python(module: str) -> list[str]:
+    """The command that runs ``module`` with this very Python, as isolated from the user's paths as it is itself."""
+    return [sys.executable, "-I" if sys.flags.isolated else "-P", "-m", module]
 
 
 def _tail_of(file: IO[bytes], n_bytes: int = 2000) -> str:

@@ -1,0 +1,1 @@
+"""The command line: a module a command, each thin: parse, call, print."""

@@ -15,6 +15,9 @@ _MAX_INSTRUMENTS_SHOWN = 8
 @click.group()
 def feed() -> None:
     """Make or describe the message file that a run plays."""
+    from sysmeter.cli.provisions import require_own_capstone
+
+    require_own_capstone()
 
 
 @feed.command()

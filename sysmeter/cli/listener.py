@@ -25,9 +25,11 @@ class ConsoleListener(RunListener):
         click.echo(f"sysmeter: {text}", err=True)
 
     def note(self, text: str) -> None:
+        """One line on stderr, marked as worth knowing."""
         self.say(f"note: {text}")
 
     def window_begins(self, expected_seconds: float, may_show_progress: bool) -> None:
+        """One line with the expected time, or a progress bar."""
         length = f"about {expected_seconds:g} s" if expected_seconds else "less than a second for each million messages"
         if not (may_show_progress and sys.stderr.isatty()) or expected_seconds < 2 * _REFRESH_SECONDS:
             why = "" if may_show_progress else " (no progress: every allowed CPU is measured)"
@@ -37,6 +39,7 @@ class ConsoleListener(RunListener):
         self._bar.start()
 
     def window_ended(self) -> None:
+        """End the progress bar, if there is one."""
         self._ended.set()
         if self._bar is not None:
             self._bar.join()

@@ -81,10 +81,11 @@ def run(feed: Path | None, cpus: str | None, out: Path | None, as_json: bool, **
     """
     from sysmeter import host, session
     from sysmeter.analysis.summary import summarize
-    from sysmeter.cli.default_feed import cache_directory, default_feed
     from sysmeter.cli.listener import ConsoleListener
     from sysmeter.cli.output import print_result
+    from sysmeter.cli.provisions import cache_directory, default_feed, require_own_capstone
 
+    require_own_capstone()
     listener = ConsoleListener()
     chosen = host.choose_cpus(cpus)
     if out is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import numpy.typing as npt
 
 from capstone import feedfile
 from sysmeter import host
-from sysmeter.cli.default_feed import cache_directory
+from sysmeter.cli.provisions import cache_directory
 from sysmeter.session import RunSettings
-from sysmeter.workload import Workload
+from sysmeter.workload import Workload, own_python
 
 
 def settings_for(feed: Path, **changes: Any) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def settings_for(feed: Path, **changes: Any) -> dict[str, Any]:
 
 def run_capstone(feed: Path, **changes: Any) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """(the "done" event, the arrays) of one run."""
-    with Workload([sys.executable, "-P", "-m", "capstone"], lambda _text: None) as workload:
+    with Workload(own_python("capstone"), lambda _text: None) as workload:
         workload.send("prepare", settings=settings_for(feed, **changes))
         workload.receive("ready")
         workload.send("go")

@@ -33,8 +33,8 @@ PREEMPTED, THROTTLED, ASLEEP, STOPPED = 0x100, 0x100, 0x1, 0x4
 class Away:
     """A stretch in which a thread does not run. ``runners`` None: stolen, no guest event is left by it.
 
-    ``runners`` are ``(tid, comm, duration_ns)``; durations add up to the length less ``entry_ns`` and ``exit_ns``, which
-    pass between the thread's clock reads and the switch events.
+    ``runners`` are ``(tid, comm, duration_ns)``; durations add up to the length less ``entry_ns`` and
+    ``exit_ns``, which pass between the thread's clock reads and the switch events.
     """
 
     thread: str
@@ -57,9 +57,7 @@ def event(**fields: Any) -> np.void:
     return row[0]
 
 
-def switch(
-    t_ns: int, cpu: int, prev: tuple[int, bytes], following: tuple[int, bytes], state: int = 0
-) -> np.void:
+def switch(t_ns: int, cpu: int, prev: tuple[int, bytes], following: tuple[int, bytes], state: int = 0) -> np.void:
     return event(
         t_ns=t_ns,
         kind=records.EVENT_SWITCH,
@@ -73,7 +71,7 @@ def switch(
 
 
 def events_array(rows: list[np.void]) -> np.ndarray[Any, Any]:
-    array = np.array(rows, records.KERNEL_EVENT) if rows else np.empty(0, records.KERNEL_EVENT)
+    array = np.array(rows, records.KERNEL_EVENT)
     return array[array["t_ns"].argsort(kind="stable")]
 
 
@@ -227,11 +225,7 @@ def build(run: Run) -> Recording:
         batches[name] = [row[column] for row in batch_rows]
     batches["first_seq"] = batches["first_message"]
     batches["last_seq"] = batches["first_message"] + batches["n_messages"] - 1
-    t0 = (
-        np.array([intended(run, i) for i in range(run.n_messages)])
-        if run.mode == "paced"
-        else np.array(releases)
-    )
+    t0 = np.array([intended(run, i) for i in range(run.n_messages)]) if run.mode == "paced" else np.array(releases)
     decided = np.repeat(batches["t_decided_ns"], batches["n_messages"])
     total = (decided - t0)[run.n_warmup :]
     in_window = batches["first_message"] >= run.n_warmup
@@ -247,9 +241,7 @@ def build(run: Run) -> Recording:
         floor_ns = int(peaks[dropped].max()) if len(dropped) else 0
         keep = keep[peaks[keep] > floor_ns]
         kept = batches[keep]
-        chunks = [
-            release_array[f : f + n] for f, n in zip(kept["first_message"], kept["n_messages"], strict=True)
-        ]
+        chunks = [release_array[f : f + n] for f, n in zip(kept["first_message"], kept["n_messages"], strict=True)]
         release_array = np.concatenate(chunks) if chunks else np.empty(0, np.int64)
         offsets = np.append(0, np.cumsum(kept["n_messages"])[:-1]).astype(np.int64)[: len(kept)]
     gaps, edges, events = {}, {}, list(run.extra_events)
@@ -398,9 +390,7 @@ def build(run: Run) -> Recording:
         "gaps_feed": gaps["feed"],
         "gaps_strategy": gaps["strategy"],
         "kernel_events": event_array,
-        "collections": np.array(collections, records.COLLECTION)
-        if collections
-        else np.empty(0, records.COLLECTION),
+        "collections": np.array(collections, records.COLLECTION) if collections else np.empty(0, records.COLLECTION),
         "think_counts": counts["think"],
         "total_counts": counts["total"],
         "time_buckets": np.empty(0, records.TIME_BUCKET),
@@ -415,9 +405,7 @@ def _histogram(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return counts
 
 
-def _edges(
-    events: np.ndarray[Any, Any], thread: str, t_window: int, t_end: int, run: Run
-) -> dict[str, dict[str, Any]]:
+def _edges(events: np.ndarray[Any, Any], thread: str, t_window: int, t_end: int, run: Run) -> dict[str, dict[str, Any]]:
     """Edges whose witnesses agree with the events, as the kernel's own counters would."""
     tid = TIDS[thread]
     low, high = t_window - 900, t_end + 300

@@ -15,7 +15,7 @@ import pytest
 from capstone import feedfile, generator
 from sysmeter import hist
 from sysmeter.errors import EXIT_USAGE, WorkloadError
-from sysmeter.workload import Workload
+from sysmeter.workload import Workload, own_python
 from tests.support.capstone_runs import OracleBook, run_capstone, settings_for, write_feed
 
 ADD, CHANGE, DELETE = feedfile.KIND_ADD, feedfile.KIND_CHANGE, feedfile.KIND_DELETE
@@ -34,7 +34,9 @@ def oracle_decisions(messages, instrument=42):
     book, decisions = OracleBook(), {}
     for message in messages:
         if message["instrument"] == instrument:
-            book.apply(int(message["side"]), int(message["kind"]), int(message["price_ticks"]), int(message["quantity"]))
+            book.apply(
+                int(message["side"]), int(message["kind"]), int(message["price_ticks"]), int(message["quantity"])
+            )
         decisions[int(message["seq"])] = book.decision()
     return decisions
 
@@ -202,7 +204,7 @@ def test_loop_makes_its_zeros_good(market):
 
 
 def test_stop_ends_the_window_in_order(market):
-    with Workload([sys.executable, "-P", "-m", "capstone"], lambda _text: None) as workload:
+    with Workload(own_python("capstone"), lambda _text: None) as workload:
         settings = settings_for(market, loop=True, mode="paced", rate_hz=10_000, seconds=300.0)
         workload.send("prepare", settings=settings)
         workload.receive("ready")
@@ -244,7 +246,7 @@ def test_settings_that_do_not_fit_the_file(market, changes, message):
 
 
 def test_a_killed_workload_is_an_error_with_its_signal(market):
-    with Workload([sys.executable, "-P", "-m", "capstone"], lambda _text: None) as workload:
+    with Workload(own_python("capstone"), lambda _text: None) as workload:
         workload.send("prepare", settings=settings_for(market))
         workload.receive("ready")
         os.kill(workload.tgid, signal.SIGKILL)
@@ -254,9 +256,9 @@ def test_a_killed_workload_is_an_error_with_its_signal(market):
 
 def test_workload_dies_with_its_parent(market):
     program = (
-        "import sys, os, signal; from sysmeter.workload import Workload\n"
+        "import sys, os, signal; from sysmeter.workload import Workload, own_python\n"
         "from tests.support.capstone_runs import settings_for; from pathlib import Path\n"
-        "w = Workload([sys.executable, '-P', '-m', 'capstone'], lambda t: None)\n"
+        "w = Workload(own_python('capstone'), lambda t: None)\n"
         f"w.send('prepare', settings=settings_for(Path({str(market)!r})))\n"
         "w.receive('ready'); print(w.tgid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -48,9 +48,7 @@ def test_format_cpu_list_joins_runs() -> None:
 
 
 @pytest.mark.usefixtures("eight_cpus")
-@pytest.mark.parametrize(
-    ("text", "chosen"), [(None, (4, 7)), ("0,3", (0, 3)), ("7,0", (7, 0)), (" 1 , 2 ", (1, 2))]
-)
+@pytest.mark.parametrize(("text", "chosen"), [(None, (4, 7)), ("0,3", (0, 3)), ("7,0", (7, 0)), (" 1 , 2 ", (1, 2))])
 def test_choose_cpus(text: str | None, chosen: tuple[int, int]) -> None:
     assert host.choose_cpus(text) == chosen
 
@@ -163,9 +161,7 @@ def test_a_host_that_says_nothing() -> None:
 def test_a_host_that_says_much(eight_cpus: Path) -> None:
     for cpu in (4, 7):
         put(eight_cpus, f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", "performance\n")
-        put(
-            eight_cpus, f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", f"{cpu - 4},{cpu}\n"
-        )
+        put(eight_cpus, f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", f"{cpu - 4},{cpu}\n")
     put(eight_cpus, "sys/devices/system/cpu/isolated", "4,7\n")
     put(eight_cpus, "sys/devices/system/cpu/nohz_full", "  (null)\n")
     put(eight_cpus, "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")

@@ -1,13 +1,13 @@
-"""The user's cache directory, and the message file in it that `sysmeter run` uses when none is named."""
+"""What `sysmeter run` finds or makes for itself: the right packages, the cache directory, the default message file."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysmeter.errors import SysmeterError
+from sysmeter.workload import own_python
 
 if TYPE_CHECKING:
     from sysmeter.session import RunListener
@@ -20,6 +20,21 @@ def cache_directory() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("sysmeter")
+
+
+def require_own_capstone() -> None:
+    """Refuse to go on with another package of that name: PyPI's ``capstone`` is a disassembler.
+
+    Raises:
+        SysmeterError: the package that Python finds is not this project's.
+    """
+    import capstone
+
+    if not getattr(capstone, "IS_SYSMETER_CAPSTONE", False):
+        raise SysmeterError(
+            f"the package capstone that Python finds, {capstone.__file__}, is not sysmeter's but an unrelated one",
+            "start sysmeter by scripts/sysmeter, which keeps it in an environment of its own, or uninstall the other",
+        )
 
 
 def default_feed(listener: RunListener) -> Path:
@@ -48,7 +63,7 @@ def default_feed(listener: RunListener) -> Path:
         ) from error
     # In a process of its own: the generator brings numba, whose LLVM must not meet bcc's.
     made = subprocess.run(
-        [sys.executable, "-P", "-m", "sysmeter", "feed", "make", "--force", str(path)],
+        [*own_python("sysmeter"), "feed", "make", "--force", str(path)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

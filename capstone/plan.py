@@ -1,0 +1,84 @@
+"""How many messages a run has, and how they are kept: decided from the settings and the message file alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sysmeter.errors import UsageError
+from sysmeter.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from capstone.feedfile import FeedFile
+
+# Up to this many messages every batch, release and decision is kept (88 bytes a message, 352 MB); above it
+# the slowest batches, time buckets and the histograms only, in memory that no longer grows.
+FULL_STORAGE_MESSAGES = 4_000_000
+
+# Releases that a run with bounded storage holds at a time: what waits in the queue, with much to spare.
+BOUNDED_RELEASE_SLOTS = 1 << 20
+
+_MIN_TIME_BUCKET_NS = NS_PER_S
+_MAX_TIME_BUCKETS = 3_600
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The size of one run, warm-up included, and the storage that goes with it."""
+
+    n_messages: int
+    n_warmup: int
+    rate_hz: int
+
+    @property
+    def is_full(self) -> bool:
+        """Every batch is kept."""
+        return self.n_messages <= FULL_STORAGE_MESSAGES
+
+    @property
+    def n_batch_slots(self) -> int:
+        """Batches and decisions that there is room for; no batch has less than one message."""
+        return self.n_messages if self.is_full else 0
+
+    @property
+    def n_release_slots(self) -> int:
+        """Releases that there is room for."""
+        return self.n_messages if self.is_full else BOUNDED_RELEASE_SLOTS
+
+    @property
+    def expected_ns(self) -> int:
+        """How long the run lasts when it is paced."""
+        return self.n_messages * NS_PER_S // self.rate_hz
+
+    @property
+    def time_bucket_ns(self) -> int:
+        """Width of a time bucket: a second, or more where that would be too many buckets."""
+        return max(_MIN_TIME_BUCKET_NS, -(-self.expected_ns // _MAX_TIME_BUCKETS))
+
+    @property
+    def n_time_buckets(self) -> int:
+        """Time buckets, none where every batch is kept."""
+        return 0 if self.is_full else self.expected_ns // self.time_bucket_ns + 1
+
+
+def make_plan(settings: dict[str, Any], feed: FeedFile) -> Plan:
+    """The plan for these settings and this file.
+
+    Raises:
+        UsageError: more than the file holds without ``loop``, or a warm-up that leaves no window.
+    """
+    rate_hz, seconds = settings["rate_hz"], settings["seconds"]
+    n_warmup = round(settings["warmup_seconds"] * rate_hz)
+    n_messages = feed.count if seconds is None else max(1, round(seconds * rate_hz))
+    if n_messages > feed.count and not settings["loop"]:
+        raise UsageError(
+            f"{seconds:g} s at {rate_hz:,}/s are {n_messages:,} messages, and {feed.path.name} holds"
+            f" {feed.count:,}, which last {feed.count / rate_hz:g} s",
+            "repeat the file with --loop, or ask for fewer --seconds",
+        )
+    if n_warmup >= n_messages:
+        raise UsageError(
+            f"a warm-up of {n_warmup:,} messages leaves nothing to measure of {n_messages:,}",
+            "shorten --warmup, or lengthen the run with --seconds (which count the warm-up) and --loop",
+        )
+    return Plan(n_messages, n_warmup, rate_hz)

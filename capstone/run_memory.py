@@ -1,0 +1,141 @@
+"""The shared memory of one run: what lies in it, and how it is brought to the state before a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from capstone import combination, gaps, layout, tail_store
+from sysmeter import hist, records
+from sysmeter.errors import WorkloadError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from capstone.feedfile import FeedFile
+    from capstone.plan import Plan
+
+MAX_COLLECTIONS = 4_096
+NEVER_NS = 1 << 62
+
+# The parameter word that gives an array's address, and the array's name.
+_ADDRESSES = {
+    layout.FEED_AT: "feed_words",
+    layout.QUEUE_AT: "queue",
+    layout.BOOK_AT: "book",
+    layout.RELEASES_AT: "release_slots",
+    layout.BATCHES_AT: "batch_words",
+    layout.DECISIONS_AT: "decision_words",
+    layout.THINK_AT: "think_counts",
+    layout.TOTAL_AT: "total_counts",
+    layout.THINK_STATS_AT: "think_stats",
+    layout.TOTAL_STATS_AT: "total_stats",
+    layout.TIME_BUCKETS_AT: "time_bucket_words",
+    layout.GAPS_FEED_AT: "gap_words_feed",
+    layout.GAPS_STRATEGY_AT: "gap_words_strategy",
+    layout.TAIL_AT: "tail",
+    layout.EDGES_AT: "edges",
+}
+
+
+class RunMemory(layout.SharedMemory):
+    """All arrays of one run, touched and filled.
+
+    Raises:
+        WorkloadError: there is too little memory.
+    """
+
+    def __init__(self, settings: dict[str, Any], feed: FeedFile, plan: Plan) -> None:
+        super().__init__()
+        self._settings = settings
+        self._feed = feed
+        price = feed.messages["price_ticks"]
+        self._prices = (int(price.min()), int(price.max()))
+        n_buckets = hist.n_buckets(settings["precision_bits"])
+        word = np.dtype("<i8")
+        for name, length in (
+            ("parameters", layout.N_PARAMETERS),
+            ("edges", 4 * layout.EDGE_WORDS),
+            ("queue", combination.component("queue").n_words()),
+            ("book", combination.component("book").n_words(*self._prices)),
+            ("feed_words", feed.count * layout.MESSAGE_WORDS),
+            ("release_slots", plan.n_release_slots),
+            # One more than there are: with bounded storage a batch is put together in the first.
+            ("batch_words", (plan.n_batch_slots + 1) * layout.BATCH_WORDS),
+            ("decision_words", plan.n_batch_slots * layout.DECISION_WORDS),
+            ("think_counts", n_buckets),
+            ("total_counts", n_buckets),
+            ("think_stats", layout.N_STATS),
+            ("total_stats", layout.N_STATS),
+            ("time_bucket_words", plan.n_time_buckets * layout.BUCKET_WORDS),
+            ("gap_words_feed", gaps.n_words()),
+            ("gap_words_strategy", gaps.n_words()),
+            ("tail", tail_store.n_words()),
+            ("collections_header", 2),
+        ):
+            self.add(name, word, length)
+        self.add("collections", records.COLLECTION, MAX_COLLECTIONS)
+        try:
+            self.create()
+        except OSError as error:
+            raise WorkloadError(
+                f"{self.n_bytes >> 20} MiB of memory for the run cannot be had: {error.strerror}",
+                "ask for fewer --seconds or a lower --rate",
+            ) from error
+        self.array("feed_words")[:] = feed.messages.view("<i8")
+
+    @property
+    def parameters(self) -> npt.NDArray[np.int64]:
+        """The parameter words, see capstone.layout."""
+        return self.array("parameters")
+
+    @property
+    def edges(self) -> npt.NDArray[np.int64]:
+        """The edges of the windows, shape (4, EDGE_WORDS)."""
+        return self.array("edges").reshape(4, layout.EDGE_WORDS)
+
+    @property
+    def recording_bytes(self) -> int:
+        """No Recording of this run is larger."""
+        return self.n_bytes - self._feed.messages.nbytes
+
+    def reset(self, plan: Plan) -> None:
+        """Bring all memory to its state before a run of this plan; every page is touched here."""
+        for name in (
+            *("parameters", "edges", "release_slots", "batch_words", "decision_words", "think_counts"),
+            *("total_counts", "think_stats", "total_stats", "time_bucket_words", "collections_header"),
+        ):
+            self.array(name)[:] = 0
+        self.array("collections").view("<i8")[:] = 0
+        combination.component("queue").initialize(self.array("queue"))
+        combination.component("book").initialize(self.array("book"), *self._prices)
+        for name in ("gap_words_feed", "gap_words_strategy"):
+            gaps.initialize(self.array(name))
+        tail_store.initialize(self.array("tail"))
+        for name in ("think_stats", "total_stats"):
+            self.array(name)[layout.STAT_MIN] = NEVER_NS
+        settings, seq = self._settings, self._feed.messages["seq"]
+        parameters = {
+            layout.PACED: settings["mode"] == "paced",
+            layout.RATE_HZ: plan.rate_hz,
+            layout.N_FILE: self._feed.count,
+            layout.N_PLANNED: plan.n_messages,
+            layout.N_WARMUP: plan.n_warmup,
+            layout.SEQ_SPAN: int(seq[-1]) - int(seq[0]) + 1,
+            layout.N_INSTRUMENTS: self._feed.n_instruments,
+            layout.INSTRUMENT: settings["instrument"],
+            layout.GAP_THRESHOLD_NS: settings["gap_threshold_ns"],
+            layout.STOP_ABOVE_NS: NEVER_NS if settings["stop_above_ns"] is None else settings["stop_above_ns"],
+            layout.FULL_STORAGE: plan.is_full,
+            layout.SUB_BITS: settings["precision_bits"],
+            layout.TIME_BUCKET_NS: plan.time_bucket_ns,
+            layout.N_TIME_BUCKETS: plan.n_time_buckets,
+            layout.RELEASE_MASK: NEVER_NS - 1 if plan.is_full else plan.n_release_slots - 1,
+            layout.N_RELEASE_SLOTS: plan.n_release_slots,
+            layout.N_BATCH_SLOTS: plan.n_batch_slots,
+            layout.N_HISTOGRAM_BUCKETS: hist.n_buckets(settings["precision_bits"]),
+        }
+        parameters.update({word: self.address(name) for word, name in _ADDRESSES.items()})
+        for word, value in parameters.items():
+            self.parameters[word] = value

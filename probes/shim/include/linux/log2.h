@@ -1,0 +1,1 @@
+/* Included by bcc; nothing of it is used by tracepoint programs. */

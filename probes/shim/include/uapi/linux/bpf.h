@@ -1,0 +1,1 @@
+/* bcc carries its own copy of the BPF user API and includes it first. */

@@ -1,0 +1,1 @@
+"""Pure functions on a Recording: no root, no bcc, no numba."""

@@ -1,0 +1,192 @@
+"""A whole run as one result, schema ``sysmeter.run/1``: what `run` and `report` print, as text or as JSON.
+
+Within the schema keys are only ever added. Times are integer nanoseconds, instants CLOCK_MONOTONIC, unknown
+values null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sysmeter.analysis.attribution import describe_tail
+from sysmeter.analysis.counters import is_ok, losses, thread_counters, thread_window, usable_probes
+from sysmeter.analysis.offcpu import OffCpu, describe_off_cpu, syscalls_by_number
+from sysmeter.analysis.process import describe_collections, process_counters
+from sysmeter.analysis.reads import by_time, thread_reads
+from sysmeter.analysis.slices import off_cpu_slices, switch_chain
+from sysmeter.analysis.tail import histogram
+from sysmeter.records import THREADS
+from sysmeter.units import NS_PER_S, format_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from sysmeter.recording import Recording
+
+SCHEMA = "sysmeter.run/1"
+
+# Key in the result, percentile as text: exact arithmetic starts from the text (see hist.percentile_rank).
+PERCENTILES = (
+    ("p50_ns", "50"),
+    ("p90_ns", "90"),
+    ("p99_ns", "99"),
+    ("p99_9_ns", "99.9"),
+    ("p99_99_ns", "99.99"),
+)
+
+_RUN_KEYS = (
+    "ring_full_waits",
+    "sequence_gaps",
+    "duplicates",
+    "other_instruments",
+    "unknown_instruments",
+    "live",
+)
+
+
+def summarize(recording: Recording) -> dict[str, Any]:
+    """Everything there is to say about a run, as JSON-ready values (see the module's words on units).
+
+    Raises:
+        RecordingError: the Recording contradicts itself in a way that leaves no honest result.
+    """
+    meta, run = recording.meta, recording.meta["run"]
+    probes = usable_probes(meta)
+    events = by_time(np.asarray(recording["kernel_events"]))
+    if not any(is_ok(probes, name) for name in probes):
+        events = events[:0]
+    off_cpu = _off_cpu(recording, events)
+    window_ns = _run_window(run)
+    switches_seen = is_ok(probes, "context_switch")
+    elapsed_ns = run.get("elapsed_ns")
+    messages = run.get("n_window_messages")
+    return {
+        "schema": SCHEMA,
+        "sysmeter_version": meta["sysmeter_version"],
+        "created": meta["created"],
+        "settings": meta["settings"],
+        "host": meta["host"],
+        "clock": meta["clock"],
+        "threads": {thread: _describe_thread(recording, events, thread, off_cpu[thread]) for thread in THREADS},
+        "messages": messages,
+        "messages_released": run.get("n_released"),
+        "elapsed_ns": elapsed_ns,
+        "achieved_rate_hz": messages * NS_PER_S / elapsed_ns if messages is not None and elapsed_ns else None,
+        "batches": run.get("n_window_batches"),
+        **{key: run.get(key) for key in _RUN_KEYS},
+        "stopped_by": run.get("stopped_by"),
+        "latency": {name: _latency(recording, name) for name in ("think", "total")},
+        "counters": {
+            **{
+                thread: thread_counters(meta, events, thread, off_cpu[thread] if switches_seen else None)
+                for thread in THREADS
+            },
+            "process": process_counters(recording, window_ns),
+        },
+        "gc": describe_collections(recording, window_ns),
+        "probes": meta["probes"],
+        "tail": describe_tail(recording, off_cpu, events),
+        "recording": None if recording.path is None else str(recording.path),
+        "interrupted": meta["interrupted"],
+        "notes": [*meta["notes"], *_notes(recording, off_cpu)],
+    }
+
+
+def _run_window(run: dict[str, Any]) -> tuple[int, int] | None:
+    start, end = run.get("t_window_ns"), run.get("t_end_ns")
+    return None if not start or not end or not run.get("n_window_messages") else (start, end)
+
+
+def _off_cpu(recording: Recording, events: npt.NDArray[Any]) -> dict[str, OffCpu]:
+    t_end_ns = max(recording.meta["run"].get("t_end_ns") or 0, int(events["t_ns"][-1]) if len(events) else 0)
+    chain, parts = switch_chain(events), {}
+    for thread in THREADS:
+        reads = thread_reads(recording, thread, events)
+        tid = recording.meta["threads"][thread]["tid"]
+        parts[thread] = OffCpu(off_cpu_slices(chain, thread, tid, reads, t_end_ns), reads)
+    return parts
+
+
+def _describe_thread(recording: Recording, events: npt.NDArray[Any], thread: str, off_cpu: OffCpu) -> dict[str, Any]:
+    meta = recording.meta
+    probes = usable_probes(meta)
+    window = thread_window(meta, thread)
+    described: dict[str, Any] = {
+        **meta["threads"][thread],
+        "window_ns": None if window is None else list(window.inner_ns),
+        "off_cpu": None,
+        "syscalls": None,
+        "n_gaps": len(recording[f"gaps_{thread}"]),
+        "gaps_lost": (meta["run"].get("gaps_lost") or {}).get(thread),
+        "gap_resolution_ns": off_cpu.reads.resolution_ns,
+    }
+    if window is None:
+        return described
+    if is_ok(probes, "context_switch"):
+        described["off_cpu"] = describe_off_cpu(off_cpu.slices, *window.inner_ns)
+    if is_ok(probes, "syscalls"):
+        tid = meta["threads"][thread]["tid"]
+        names = meta.get("syscall_names") or {}
+        described["syscalls"] = syscalls_by_number(events, tid, *window.inner_ns, names)
+    return described
+
+
+def _latency(recording: Recording, name: str) -> dict[str, Any]:
+    found = histogram(recording, name)
+    return {
+        "interval": _interval(name, recording.meta["settings"]["mode"]),
+        "count": found.count,
+        "min_ns": found.min_ns if found.count else None,
+        "mean_ns": found.mean_ns,
+        **{key: found.percentile_ns(percentile) for key, percentile in PERCENTILES},
+        "max_ns": found.max_ns if found.count else None,
+        "n_negative": found.n_negative,
+        "sub_bits": found.sub_bits,
+    }
+
+
+def _interval(name: str, mode: str) -> str:
+    if name == "think":
+        return "batch popped -> decision made (service time, one sample a batch)"
+    if mode == "paced":
+        return "intended time -> decision made (response time, one sample a message)"
+    return "push -> decision made (response time without a schedule, one sample a message)"
+
+
+def _notes(recording: Recording, off_cpu: Mapping[str, OffCpu]) -> list[str]:
+    """What a reader must know to judge the result, found by the analysis."""
+    meta, run = recording.meta, recording.meta["run"]
+    notes = []
+    probes, clock = usable_probes(meta), meta["clock"] or {}
+    if probes != (meta["probes"] or {}):
+        notes.append(
+            "The kernel's events were recorded but not used: their clock is not the clock of the measured "
+            "threads, so none of them can be given its place in the run."
+        )
+    elif any(is_ok(probes, name) for name in probes) and not (clock.get("checked_start") and clock.get("checked_end")):
+        notes.append("The kernel's clock and the threads' clock were not compared at both ends of the run.")
+    lost = losses(probes, *probes)
+    if lost:
+        notes.append(f"{lost}: what the kernel's events explain is a lower bound.")
+    if not is_ok(probes, "context_switch"):
+        notes.append(
+            "Context switches were not measured: a gap may be one, and no off-CPU time can be named; "
+            "such time is counted as unexplained."
+        )
+    for thread, parts in off_cpu.items():
+        n_lost = (run.get("gaps_lost") or {}).get(thread) or 0
+        if n_lost:
+            notes.append(
+                f"{n_lost:,} gaps of the {thread} thread were not kept, none longer than "
+                f"{format_ns(parts.reads.resolution_ns)}; "
+                "such short ones are not told apart from service."
+            )
+    for name in ("think", "total"):
+        negative = meta["histograms"][name].get("n_negative") or 0
+        if negative:
+            notes.append(f"{negative:,} samples of {name} were negative and are in no figure: an error to look into.")
+    return notes

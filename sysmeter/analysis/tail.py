@@ -1,0 +1,193 @@
+"""The tail: which responses were slow, and who held each message when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sysmeter.analysis.reads import column
+from sysmeter.errors import RecordingError
+from sysmeter.hist import LatencyHistogram, bucket_index, bucket_upper_bound
+from sysmeter.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from sysmeter.recording import Recording
+
+TAIL_PERCENTILE = "99.9"
+# Where too few samples stand behind p99.9, the next lower percentile that has enough takes its place.
+_FALLBACK_PERCENTILES = ("99", "90", "50")
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """From which response time on a sample is slow; ``ns`` is None where no sample is known."""
+
+    ns: int | None
+    source: str  # "p99.9", a lower percentile, or "storage floor"
+
+
+@dataclass(frozen=True)
+class SlowMessages:
+    """The slow samples, by message number: int64 arrays of one length, nanoseconds on CLOCK_MONOTONIC.
+
+    ``t0_ns <= t_room_ns <= t_released_ns <= t_decided_ns``. The strategy thread holds a message before
+    ``t_room_ns`` (the queue was full of messages it had not taken) and after ``t_released_ns``, the feed
+    thread between the two.
+    """
+
+    message: npt.NDArray[np.int64]
+    t0_ns: npt.NDArray[np.int64]
+    t_room_ns: npt.NDArray[np.int64]
+    t_released_ns: npt.NDArray[np.int64]
+    t_decided_ns: npt.NDArray[np.int64]
+    n_reordered: int = 0  # releases outside [t0, decided], drawn to the nearer end
+
+    def __len__(self) -> int:
+        return len(self.message)
+
+    @property
+    def total_ns(self) -> npt.NDArray[np.int64]:
+        """Response times."""
+        return self.t_decided_ns - self.t0_ns
+
+    def held_by(self, thread: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Starts and ends of all intervals in which ``thread`` held a slow message; they may overlap."""
+        if thread == "feed":
+            return self.t_room_ns, self.t_released_ns
+        return (
+            np.concatenate((self.t0_ns, self.t_released_ns)),
+            np.concatenate((self.t_room_ns, self.t_decided_ns)),
+        )
+
+
+def histogram(recording: Recording, name: str) -> LatencyHistogram:
+    """The recorded histogram ``name`` (``"think"`` or ``"total"``)."""
+    meta = recording.meta["histograms"][name]
+    return LatencyHistogram(
+        recording[f"{name}_counts"],
+        meta["sub_bits"],
+        meta["count"],
+        meta["min_ns"],
+        meta["max_ns"],
+        meta["sum_ns"],
+        meta.get("n_negative", 0),
+    )
+
+
+def tail_threshold(recording: Recording) -> Threshold:
+    """p99.9 of the response time, or what can stand in for it.
+
+    Where only the slowest batches were kept, the threshold is raised above the slowest one that was not, so
+    that the set of slow samples is always complete.
+    """
+    total = histogram(recording, "total")
+    for percentile in (TAIL_PERCENTILE, *_FALLBACK_PERCENTILES):
+        threshold_ns = total.percentile_ns(percentile)
+        if threshold_ns is not None:
+            floor_ns = recording.meta["run"].get("tail_floor_ns") or 0
+            if recording.meta["run"]["storage"] == "tail" and threshold_ns <= floor_ns:
+                return Threshold(floor_ns + 1, "storage floor")
+            return Threshold(threshold_ns, f"p{percentile}")
+    return Threshold(None, "no samples" if total.count == 0 else "too few samples")
+
+
+def beyond_bucket(recording: Recording, slow: SlowMessages, threshold_ns: int) -> tuple[int, int]:
+    """How many samples lie above the threshold's bucket: by the loop's own histogram, and by ``slow``.
+
+    The loop counted each response as it happened; ``slow`` is worked out from batches and releases. The two
+    must be equal, or the Recording does not say what the tail is made of.
+    """
+    total = histogram(recording, "total")
+    index = bucket_index(threshold_ns, total.sub_bits)
+    upper_ns = bucket_upper_bound(index, total.sub_bits)
+    return int(total.counts[index + 1 :].sum()), int(np.count_nonzero(slow.total_ns > upper_ns))
+
+
+def slow_messages(recording: Recording, threshold_ns: int) -> SlowMessages:
+    """Every message of the window whose response time is ``threshold_ns`` or more.
+
+    "Or more", because a percentile is the upper bound of a bucket and at most the maximum: "more" would leave
+    nothing where the whole tail lies in one bucket. Messages without a decision have no response time.
+
+    Raises:
+        RecordingError: a batch names messages whose release was not stored.
+    """
+    batches = recording["batches"]
+    run = recording.meta["run"]
+    decided, first_message = column(batches, "t_decided_ns"), column(batches, "first_message")
+    n_messages, offsets = column(batches, "n_messages"), np.asarray(recording["release_offsets"], np.int64)
+    releases = recording["releases"]
+    _check_bounds(recording, n_messages, offsets)
+    # Both t0 and the decisions ascend, so a batch's first message in the window is its slowest.
+    first = np.maximum(first_message, run["n_warmup"])
+    n_in_window = np.maximum(first_message + n_messages - first, 0)
+    slow = np.flatnonzero((decided >= 0) & (n_in_window > 0))
+    t0_first = _t0(recording, first[slow], offsets[slow] + first[slow] - first_message[slow])
+    slow = slow[decided[slow] - t0_first >= threshold_ns]
+
+    row = np.repeat(slow, n_in_window[slow])
+    begin = np.cumsum(n_in_window[slow]) - n_in_window[slow]
+    message = np.arange(len(row)) + np.repeat(first[slow] - begin, n_in_window[slow])
+    at = offsets[row] + message - first_message[row]
+    released = np.asarray(releases[at], np.int64)
+    t0, t_decided = _t0(recording, message, at), decided[row]
+    above = t_decided - t0 >= threshold_ns
+    message, t0, released, t_decided = message[above], t0[above], released[above], t_decided[above]
+    inside = np.clip(released, t0, t_decided)
+    room = _t_room(recording, message, t0, inside, batches)
+    return SlowMessages(message, t0, room, inside, t_decided, int((inside != released).sum()))
+
+
+def intended_ns(t_start_ns: int, rate_hz: int, message: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Intended time of each message: ``t_start_ns + message * 10**9 // rate_hz``, without overflow."""
+    seconds, rest = message // rate_hz, message % rate_hz
+    return t_start_ns + seconds * NS_PER_S + rest * NS_PER_S // rate_hz
+
+
+def _t0(
+    recording: Recording, message: npt.NDArray[np.int64], release_at: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    settings = recording.meta["settings"]
+    if settings["mode"] != "paced":
+        return np.asarray(recording["releases"][release_at], np.int64)
+    return intended_ns(recording.meta["run"]["t_start_ns"], int(settings["rate_hz"]), message)
+
+
+def _t_room(
+    recording: Recording,
+    message: npt.NDArray[np.int64],
+    t0: npt.NDArray[np.int64],
+    released: npt.NDArray[np.int64],
+    batches: npt.NDArray[Any],
+) -> npt.NDArray[np.int64]:
+    """When the queue had room for each message: not before the one a queue's length ahead was decided.
+
+    The strategy thread gives a batch's slots back when it is done with the batch. Until then the feed thread
+    could not have released the message, whatever held it, so that time is the strategy's. Where that batch
+    was not kept no such claim is made.
+    """
+    if recording.meta["settings"]["mode"] != "paced" or not recording.meta["run"].get("ring_full_waits"):
+        return t0
+    ahead = message - recording.meta["settings"]["ring_slots"]
+    first_message, n_messages = column(batches, "first_message"), column(batches, "n_messages")
+    at = np.searchsorted(first_message, ahead, side="right") - 1
+    known = (at >= 0) & (ahead >= 0)
+    known[known] = ahead[known] < (first_message + n_messages)[at[known]]
+    # A batch without a decision is still done with at some time after its pop.
+    done = np.maximum(column(batches, "t_decided_ns"), column(batches, "t_popped_ns"))
+    room = t0.copy()
+    room[known] = np.clip(done[at[known]], t0[known], released[known])
+    return room
+
+
+def _check_bounds(recording: Recording, n_messages: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
+    if len(offsets) and (
+        int(offsets.min()) < 0
+        or int(n_messages.min()) < 0
+        or int((offsets + n_messages).max()) > len(recording["releases"])
+    ):
+        raise RecordingError("the Recording is damaged: a batch names messages whose release was not stored")

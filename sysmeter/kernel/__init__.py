@@ -1,0 +1,7 @@
+"""Kernel events of chosen threads, by BPF programs that bcc compiles when probes are opened."""
+
+from sysmeter.kernel.catalogue import PROBE_NAMES
+from sysmeter.kernel.probeset import ProbeResult, ProbeSet, ProbeStatus
+from sysmeter.kernel.selftest import SelfTestOutcome
+
+__all__ = ["PROBE_NAMES", "ProbeResult", "ProbeSet", "ProbeStatus", "SelfTestOutcome"]

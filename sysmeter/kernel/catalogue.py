@@ -1,0 +1,129 @@
+"""The probes there are: what each one attaches to, what it emits, what its events prove, how it is tested."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sysmeter import records
+from sysmeter.errors import KernelError
+
+
+class Stimulus(enum.Enum):
+    """What the self-test makes a thread do so that a probe must see it."""
+
+    SLEEP = "a sleep: one switch away from the CPU, one wake-up"
+    TOUCH = "the first touch of a fresh page"
+    CALL = "one system call"
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A tracepoint, and whether its program is attached the raw way (arguments unformatted, by position)."""
+
+    category: str
+    event: str
+    raw: bool = False
+
+    @property
+    def function(self) -> str:
+        """Name of the BPF program for it, as bcc's TRACEPOINT_PROBE and RAW_TRACEPOINT_PROBE form it."""
+        return f"raw_tracepoint__{self.event}" if self.raw else f"tracepoint__{self.category}__{self.event}"
+
+    def __str__(self) -> str:
+        return f"{self.category}:{self.event}"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One entry of the catalogue.
+
+    ``claim`` is what an event count of this probe, complete (nothing lost or missed), entitles a reader to
+    say. ``requires`` names probes whose events this one's meaning rests on: their files and hooks come with
+    it, and their losses, misses and broken links are its own too.
+    """
+
+    name: str
+    file: str
+    hooks: tuple[Hook, ...]
+    kind: int
+    claim: str
+    stimulus: Stimulus
+    requires: tuple[str, ...] = ()
+    chained: bool = False  # its events rest on the chain of switches, so broken links concern it
+
+
+CATALOGUE: dict[str, Probe] = {
+    probe.name: probe
+    for probe in (
+        Probe(
+            name="context_switch",
+            file="context_switch.c",
+            hooks=(Hook("sched", "sched_switch"),),
+            kind=records.EVENT_SWITCH,
+            claim="every time a watched thread gave up the CPU or was put off it, and who ran instead",
+            stimulus=Stimulus.SLEEP,
+            chained=True,
+        ),
+        Probe(
+            name="runq_delay",
+            file="runq_delay.c",
+            hooks=(Hook("sched", "sched_wakeup"),),
+            kind=records.EVENT_WAKEUP,
+            claim="every wake-up of a watched thread; with the switches, how long it then waited for a CPU",
+            stimulus=Stimulus.SLEEP,
+            requires=("context_switch",),
+            chained=True,
+        ),
+        Probe(
+            name="page_fault",
+            file="page_fault.c",
+            hooks=(Hook("exceptions", "page_fault_user"), Hook("exceptions", "page_fault_kernel")),
+            kind=records.EVENT_PAGE_FAULT,
+            claim="every page-fault trap of a watched thread, in both modes; not a page mapped without trap",
+            stimulus=Stimulus.TOUCH,
+        ),
+        Probe(
+            name="syscalls",
+            file="syscalls.c",
+            hooks=(Hook("raw_syscalls", "sys_enter", raw=True),),
+            kind=records.EVENT_SYSCALL,
+            claim="every system call a watched thread entered, by number; not calls that the vDSO answers",
+            stimulus=Stimulus.CALL,
+        ),
+    )
+}
+
+PROBE_NAMES: tuple[str, ...] = tuple(CATALOGUE)
+
+
+def probe_number(name: str) -> int:
+    """The probe's bit in a filter entry and its block of rows in the counters."""
+    return PROBE_NAMES.index(name)
+
+
+def with_required(names: Iterable[str]) -> tuple[str, ...]:
+    """``names`` and all they require, without repetition, in catalogue order.
+
+    Raises:
+        KernelError: a name that the catalogue does not hold.
+    """
+    wanted: set[str] = set()
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name not in CATALOGUE:
+            raise KernelError(f"there is no probe named {name!r}", f"the probes are: {', '.join(PROBE_NAMES)}")
+        if name not in wanted:
+            wanted.add(name)
+            pending.extend(CATALOGUE[name].requires)
+    return tuple(name for name in PROBE_NAMES if name in wanted)
+
+
+def spread_unavailability(unavailable: dict[str, str], names: Iterable[str]) -> None:
+    """Add to ``unavailable`` (probe → reason) each of ``names`` that requires a probe in it."""
+    for name in names:
+        for required in CATALOGUE[name].requires:
+            if required in unavailable:
+                unavailable.setdefault(name, f"it needs {required}, which is unavailable: {unavailable[required]}")
