@@ -34,14 +34,13 @@ def describe_run(memory: RunMemory, plan: Plan) -> dict[str, Any]:
     else:
         t_window_ns = int(memory.edges[layout.FEED_OPEN][layout.EDGE_T_AFTER])
     t_end_ns = int(p[layout.T_LAST_DECISION]) or None
-    is_timed = t_window_ns is not None and t_end_ns is not None
     heaps = {name: memory.array(f"gap_words_{name}") for name in records.THREADS}
     return {
         "ring_slots": getattr(combination.component("queue"), "SLOTS", None),
         "t_start_ns": t_start_ns,
         "t_window_ns": t_window_ns,
         "t_end_ns": t_end_ns,
-        "elapsed_ns": max(0, t_end_ns - t_window_ns) if is_timed else 0,
+        "elapsed_ns": 0 if t_window_ns is None or t_end_ns is None else max(0, t_end_ns - t_window_ns),
         "n_planned": plan.n_messages,
         "n_warmup": plan.n_warmup,
         "n_released": n_released,
@@ -102,7 +101,7 @@ def locate_arrays(memory: RunMemory, plan: Plan, results: layout.SharedMemory) -
     """Where each array of the Recording lies: the large ones in place, the rest copied to ``results``."""
     p = memory.parameters
     n_collections = min(int(memory.array("collections_header")[0]), MAX_COLLECTIONS)
-    word = np.dtype("<i8")
+    word: np.dtype[Any] = np.dtype("<i8")
     in_place = {name: (name, word, len(memory.array(name))) for name in ("think_counts", "total_counts")}
     copied: dict[str, npt.NDArray[Any]] = {"collections": memory.array("collections")[:n_collections]}
     for name in records.THREADS:

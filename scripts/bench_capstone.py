@@ -43,7 +43,7 @@ def main() -> int:
     options = parser.parse_args()
     cpus = host.choose_cpus(options.cpus)
     feed = default_feed(ConsoleListener())
-    results = {
+    results: dict[str, Any] = {
         "flat": compare_flat(feed, cpus, options.pairs),
         "paced": measure_paced(feed, cpus),
         "help_cpu_seconds": help_cpu_seconds(),
@@ -144,7 +144,7 @@ def help_cpu_seconds() -> float:
 
 def start_to_window_seconds(cpus: tuple[int, int]) -> float:
     """From starting ``sysmeter run`` to its first measured message, less the warm-up; the median of three."""
-    found = []
+    found: list[float] = []
     with tempfile.TemporaryDirectory() as directory:
         for number in range(3):
             out = Path(directory) / str(number)

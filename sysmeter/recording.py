@@ -215,7 +215,7 @@ def load(path: Path) -> Recording:
 def _load_array(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     try:
         # mmap cannot map an empty array, and a truncated file fails here rather than at its first use.
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         try:
             array = np.load(path, allow_pickle=False)

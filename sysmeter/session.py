@@ -121,12 +121,13 @@ class _Session:
                 with ThreadPoolExecutor(1, thread_name_prefix="probes") as executor:
                     opening = executor.submit(self._open_probes)
                     try:
-                        ready = self._receive("ready", None)
+                        ready = workload.receive("ready")
                         probes = opening.result()
                     except BaseException:
                         self._abandon(opening)
                         raise
                 try:
+                    assert ready is not None  # there was no time limit
                     recording = self._measure(workload, probes, ready, settings)
                 finally:
                     if probes is not None:
@@ -174,7 +175,7 @@ class _Session:
         drain_seconds = _DRAIN_SECONDS_UNMEASURED if self._housekeeping else _DRAIN_SECONDS_MEASURED
         done = None
         while done is None:
-            done = self._receive("done", drain_seconds)
+            done = workload.receive("done", drain_seconds)
             if done is None and probes is not None:
                 probes.drain()
         self._listener.window_ended()
@@ -214,10 +215,6 @@ class _Session:
                 f" {free_bytes >> 20} MiB free",
                 "free some space, name another place with --out, or make the run shorter with --seconds",
             )
-
-    def _receive(self, event: str, timeout_seconds: float | None) -> dict[str, Any] | None:
-        assert self._workload is not None
-        return self._workload.receive(event, timeout_seconds)
 
     def _note(self, text: str) -> None:
         self._notes.append(text)

@@ -23,10 +23,10 @@ def parse_duration_ns(text: str) -> int:
         raise ValueError(f"{text!r} is not a duration; write a number and a unit, such as 50us, 1.5ms or 2s")
     whole, fraction, unit = match.group(1), match.group(2) or "", match.group(3)
     scaled = int(whole + fraction) * _UNIT_NS[unit]
-    value, rest = divmod(scaled, 10 ** len(fraction))
-    if rest:
+    divisor: int = 10 ** len(fraction)
+    if scaled % divisor:
         raise ValueError(f"{text!r} is finer than a nanosecond")
-    return value
+    return scaled // divisor
 
 
 def format_ns(value_ns: int | float | None) -> str:

@@ -11,7 +11,7 @@ from sysmeter import records
 from sysmeter.analysis.causes import EVIDENCE, GAP, Cause
 from sysmeter.analysis.episodes import Episodes, find_episodes
 from sysmeter.analysis.process import overlapping
-from sysmeter.analysis.tail import SlowMessages, beyond_bucket, slow_messages, tail_threshold
+from sysmeter.analysis.tail import SlowMessages, beyond_bucket, find_tail
 from sysmeter.analysis.timeline import Timeline, thread_timeline
 
 if TYPE_CHECKING:
@@ -52,9 +52,8 @@ class Attribution:
             raise ArithmeticError(f"the tail's parts add up to {sums} ns and not to {wholes} ns")
 
 
-def attribute(recording: Recording, off_cpu: Mapping[str, OffCpu], threshold_ns: int) -> Attribution:
-    """Charge every response of ``threshold_ns`` or more; ``off_cpu`` has both threads' slices and reads."""
-    slow = slow_messages(recording, threshold_ns)
+def attribute(recording: Recording, off_cpu: Mapping[str, OffCpu], slow: SlowMessages) -> Attribution:
+    """Charge the slow messages to their causes; ``off_cpu`` has both threads' slices and reads."""
     episodes = find_episodes(slow)
     t_start_ns = int(slow.t0_ns.min()) if len(slow) else 0
     t_end_ns = int(episodes.t_end_ns.max()) if len(slow) else 0
@@ -74,7 +73,7 @@ def attribute(recording: Recording, off_cpu: Mapping[str, OffCpu], threshold_ns:
 
 def describe_tail(recording: Recording, off_cpu: Mapping[str, OffCpu], events: npt.NDArray[Any]) -> dict[str, Any]:
     """The result's ``tail``. ``events`` are the kernel events, by time."""
-    threshold = tail_threshold(recording)
+    threshold, slow = find_tail(recording)
     tail: dict[str, Any] = {
         "threshold_ns": threshold.ns,
         "threshold_source": threshold.source,
@@ -89,9 +88,9 @@ def describe_tail(recording: Recording, off_cpu: Mapping[str, OffCpu], events: n
         "episodes": [],
         "episodes_not_listed": 0,
     }
-    if threshold.ns is None:
+    if threshold.ns is None or slow is None:
         return tail
-    found = attribute(recording, off_cpu, threshold.ns)
+    found = attribute(recording, off_cpu, slow)
     listed = np.lexsort((found.episodes.t_start_ns, -found.episodes.peak_ns))[:MAX_EPISODES]
     tail["samples"] = len(found.slow)
     tail["n_episodes"] = len(found.episodes)

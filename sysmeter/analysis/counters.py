@@ -8,6 +8,8 @@ A number that one source alone has seen is a measurement. Two that agree make it
   if the witness, the kernel's own counter, says exactly the same number and no event lies in the edges: a
   lost event would have raised the witness. Otherwise it is "not proven".
 - Where two sources differ, nobody knows which is wrong: "not proven", with both numbers.
+- A length of time agrees within a tolerance that is printed beside it and is none where nothing was counted.
+  What was lost is then no more than the tolerance, so losses do not undo such an agreement either.
 - Without probes the witness stands alone: measured, and ``agrees`` is null.
 """
 
@@ -257,7 +259,8 @@ def _run_queue(window: Window, probes: dict[str, Any], off_cpu: OffCpu | None) -
             return _alone("schedstat", witness, _why_not(probes, name))
     assert off_cpu is not None
     value, n_waits, n_unknown = run_queue_delay_ns(off_cpu.slices, *window.inner_ns)
-    lost = losses(probes, "context_switch", "runq_delay")
+    # Lost wake-ups matter where a sleep lacks its own; others, of sleeps nobody measures, do not.
+    lost = losses(probes, "context_switch")
     unknown = f"{n_unknown:,} wake-ups were not seen" if n_unknown else None
     if witness is None:
         reason = lost or unknown
@@ -269,9 +272,6 @@ def _run_queue(window: Window, probes: dict[str, Any], off_cpu: OffCpu | None) -
     if not agrees:
         reason = f"{words}, more than the tolerance of {format_ns(tolerance_ns)} apart"
         reason += "".join(f"; {more}" for more in (lost, unknown) if more)
-    elif lost and value != witness:
-        # Within the tolerance a lost wait could hide.
-        reason = f"{lost}; {words}"
     result = counter(value, NOT_PROVEN if reason else MEASURED, BPF, ("schedstat", witness), agrees, reason)
     result["tolerance_ns"] = tolerance_ns
     return result

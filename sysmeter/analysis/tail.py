@@ -9,7 +9,7 @@ import numpy as np
 
 from sysmeter.analysis.reads import column
 from sysmeter.errors import RecordingError
-from sysmeter.hist import LatencyHistogram, bucket_index, bucket_upper_bound
+from sysmeter.hist import LatencyHistogram, bucket_index, bucket_upper_bound, percentile_rank
 from sysmeter.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -54,6 +54,12 @@ class SlowMessages:
         """Response times."""
         return self.t_decided_ns - self.t0_ns
 
+    def at_least(self, threshold_ns: int) -> SlowMessages:
+        """Those of them with a response time of ``threshold_ns`` or more."""
+        kept = self.total_ns >= threshold_ns
+        columns = (self.message, self.t0_ns, self.t_room_ns, self.t_released_ns, self.t_decided_ns)
+        return SlowMessages(*(values[kept] for values in columns), self.n_reordered)
+
     def held_by(self, thread: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Starts and ends of all intervals in which ``thread`` held a slow message; they may overlap."""
         if thread == "feed":
@@ -78,21 +84,34 @@ def histogram(recording: Recording, name: str) -> LatencyHistogram:
     )
 
 
-def tail_threshold(recording: Recording) -> Threshold:
-    """p99.9 of the response time, or what can stand in for it.
+def find_tail(recording: Recording) -> tuple[Threshold, SlowMessages | None]:
+    """The slowest 0.1 % of the responses, and from which response time on they are.
 
+    The threshold is the exact p99.9 sample, which lies in the bucket that the histogram's p99.9 bounds from
+    above: where the whole tail lies in one bucket, the bound itself would leave next to nothing beyond it.
     Where only the slowest batches were kept, the threshold is raised above the slowest one that was not, so
     that the set of slow samples is always complete.
+
+    Raises:
+        RecordingError: as :func:`slow_messages`.
     """
     total = histogram(recording, "total")
     for percentile in (TAIL_PERCENTILE, *_FALLBACK_PERCENTILES):
-        threshold_ns = total.percentile_ns(percentile)
-        if threshold_ns is not None:
-            floor_ns = recording.meta["run"].get("tail_floor_ns") or 0
-            if recording.meta["run"]["storage"] == "tail" and threshold_ns <= floor_ns:
-                return Threshold(floor_ns + 1, "storage floor")
-            return Threshold(threshold_ns, f"p{percentile}")
-    return Threshold(None, "no samples" if total.count == 0 else "too few samples")
+        upper_ns = total.percentile_ns(percentile)
+        if upper_ns is None:
+            continue
+        index = bucket_index(upper_ns, total.sub_bits)
+        lower_ns = bucket_upper_bound(index - 1, total.sub_bits) + 1 if index else 0
+        floor_ns = recording.meta["run"].get("tail_floor_ns") or 0
+        is_cut = recording.meta["run"]["storage"] == "tail" and lower_ns <= floor_ns
+        least_ns = floor_ns + 1 if is_cut else lower_ns
+        slow = slow_messages(recording, least_ns)
+        n_wanted = total.count - percentile_rank(percentile, total.count) + 1
+        if len(slow) < n_wanted:
+            return Threshold(least_ns, "storage floor" if is_cut else f"p{percentile}"), slow
+        exact_ns = int(np.partition(slow.total_ns, len(slow) - n_wanted)[len(slow) - n_wanted])
+        return Threshold(exact_ns, f"p{percentile}"), slow.at_least(exact_ns)
+    return Threshold(None, "no samples" if total.count == 0 else "too few samples"), None
 
 
 def beyond_bucket(recording: Recording, slow: SlowMessages, threshold_ns: int) -> tuple[int, int]:
@@ -110,8 +129,7 @@ def beyond_bucket(recording: Recording, slow: SlowMessages, threshold_ns: int) -
 def slow_messages(recording: Recording, threshold_ns: int) -> SlowMessages:
     """Every message of the window whose response time is ``threshold_ns`` or more.
 
-    "Or more", because a percentile is the upper bound of a bucket and at most the maximum: "more" would leave
-    nothing where the whole tail lies in one bucket. Messages without a decision have no response time.
+    Messages without a decision have no response time.
 
     Raises:
         RecordingError: a batch names messages whose release was not stored.

@@ -24,13 +24,13 @@ def tail_lines(result: dict[str, Any], width: int) -> list[str]:
     if source == "storage floor":
         words += "above the slowest batch that was not kept"
     else:
-        words += f"the {source} of total"
+        words += f"the exact {source} of total"
     words += f": {plural(tail['samples'], 'sample')} in {plural(tail['n_episodes'], 'episode')}"
     lines = wrap(words, width, "", "  ")
     if tail["n_above_in_histogram"] != tail["n_above_found"]:
         lines += wrap(
-            f"NOT COMPLETE: the loop's histogram holds {count(tail['n_above_in_histogram'])} samples above this "
-            f"value's bucket, and the batches account for {count(tail['n_above_found'])}.",
+            f"NOT COMPLETE: the loop's histogram holds {count(tail['n_above_in_histogram'])} samples above "
+            f"this value's bucket, and the batches account for {count(tail['n_above_found'])}.",
             width,
             "  ",
         )

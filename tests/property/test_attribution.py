@@ -15,7 +15,7 @@ from sysmeter.analysis.offcpu import OffCpu
 from sysmeter.analysis.reads import ThreadReads, thread_reads
 from sysmeter.analysis.slices import off_cpu_slices, switch_chain
 from sysmeter.analysis.summary import summarize
-from sysmeter.analysis.tail import SlowMessages
+from sysmeter.analysis.tail import SlowMessages, slow_messages
 from sysmeter.analysis.timeline import Layer, Timeline, build_timeline, slice_layer
 from tests.support.runs import COMM, T_START, TIDS, Away, Run, build, event, events_array, switch
 
@@ -244,7 +244,7 @@ def test_sample_time_is_the_oracles_and_nothing_is_lost(run: Run, threshold_ns: 
         reads = thread_reads(recording, thread, events)
         end = recording.meta["run"]["t_end_ns"]
         off_cpu[thread] = OffCpu(off_cpu_slices(switch_chain(events), thread, tid, reads, end), reads)
-    found = attribute(recording, off_cpu, threshold_ns)
+    found = attribute(recording, off_cpu, slow_messages(recording, threshold_ns))
     charged = {
         (thread, cause): time
         for thread, timeline in found.timelines.items()
@@ -257,14 +257,21 @@ def test_sample_time_is_the_oracles_and_nothing_is_lost(run: Run, threshold_ns: 
 @settings(max_examples=60)
 @given(runs())
 def test_witnessed_inferred_and_unexplained_are_the_whole(run: Run) -> None:
-    tail = summarize(build(run))["tail"]
+    result = summarize(build(run))
+    tail = result["tail"]
     if tail["threshold_ns"] is None:
         return
     for key in ("sample_time", "wall_time"):
         assert sum(tail[key][f"{evidence}_ns"] for evidence in EVIDENCE) == tail[key]["whole_ns"]
     assert sum(row["sample_time_ns"] for row in tail["causes"]) == tail["sample_time"]["whole_ns"]
     assert sum(row["wall_time_ns"] for row in tail["causes"]) == tail["wall_time"]["whole_ns"]
-    assert tail["samples"] >= 1
+    if tail["threshold_source"] == "p99.9":
+        assert tail["samples"] * 1_000 >= result["latency"]["total"]["count"]
+    exact = result["latency"]["total"][
+        {"p99.9": "p99_9_ns", "p99": "p99_ns", "p90": "p90_ns"}[tail["threshold_source"]]
+    ]
+    assert tail["threshold_ns"] <= exact < tail["threshold_ns"] * 1.008 + 1
+    assert tail["n_above_in_histogram"] == tail["n_above_found"]
     for episode in tail["episodes"]:
         assert sum(part["time_ns"] for part in episode["parts"]) == episode["duration_ns"]
         assert episode["peak_ns"] <= episode["duration_ns"]

@@ -101,18 +101,34 @@ def test_losses_do_not_undo_a_count_that_the_witness_confirms_exactly(loss: dict
 
 
 @pytest.mark.parametrize("loss", [{"lost": 2}, {"missed": 5}])
-def test_losses_without_a_witness_or_with_a_vague_one_prove_nothing(loss: dict[str, int]) -> None:
+def test_losses_without_a_witness_prove_nothing(loss: dict[str, int]) -> None:
     recording = run_with(preempted(), **loss)
     edge = close_edge(recording)
-    edge["syscalls"] = None
-    edge["runq_delay_ns"] += 1_000
+    edge["syscalls"] = edge["runq_delay_ns"] = None
     found = counters(recording)
-    assert found["syscalls"]["status"] == "not_proven"
-    assert found["syscalls"]["agrees"] is None
-    assert found["runq_delay_ns"]["agrees"] is True
-    assert found["runq_delay_ns"]["status"] == "not_proven"
-    name, number = next(iter(loss.items()))
-    assert f"{name} {number}" in found["runq_delay_ns"]["reason"]
+    for name in ("syscalls", "runq_delay_ns"):
+        assert found[name]["status"] == "not_proven"
+        assert found[name]["agrees"] is None
+        word, number = next(iter(loss.items()))
+        assert f"{word} {number}" in found[name]["reason"]
+
+
+def test_losses_within_the_tolerance_of_a_length_do_not_undo_it_but_beyond_it_they_are_named() -> None:
+    recording = run_with(preempted(), lost=2)
+    edge = close_edge(recording)
+    edge["runq_delay_ns"] += 1_000
+    assert counters(recording)["runq_delay_ns"]["status"] == "measured"
+    edge["runq_delay_ns"] += 50_000
+    assert "lost 2" in counters(recording)["runq_delay_ns"]["reason"]
+
+
+def test_a_sleep_whose_wakeup_was_missed_leaves_the_delay_unproven_without_a_witness() -> None:
+    asleep = Away("strategy", WINDOW + 9 * MS, 102_000, [(0, b"swapper/1", 100_000)], prev_state=1)
+    recording = run_with(asleep)
+    close_edge(recording)["runq_delay_ns"] = None
+    found = counters(recording)["runq_delay_ns"]
+    assert found["status"] == "not_proven"
+    assert "1 wake-ups were not seen" in found["reason"]
 
 
 def test_losses_and_an_event_in_an_edge_prove_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from sysmeter import recording as recordings
 from sysmeter.analysis.episodes import find_episodes
 from sysmeter.analysis.reads import thread_reads
 from sysmeter.analysis.summary import summarize
-from sysmeter.analysis.tail import SlowMessages, intended_ns, slow_messages, tail_threshold
+from sysmeter.analysis.tail import SlowMessages, find_tail, intended_ns, slow_messages
 from sysmeter.errors import RecordingError
+from sysmeter.recording import Recording
 from sysmeter.report.text import render_run
 from tests.support.runs import T_START, Away, Run, build, intended
 
@@ -31,24 +33,32 @@ def test_intended_time_of_a_large_number_does_not_overflow() -> None:
     assert intended_ns(5, 1_000_003, message).tolist() == [5 + int(m) * 10**9 // 1_000_003 for m in message]
 
 
-def test_the_threshold_is_the_p99_9_that_the_report_prints() -> None:
-    recording = build(Run(away=[Away("strategy", WINDOW + MS, 2 * MS, [(9, b"x", 2 * MS - 2_000)])]))
+def totals(recording: Recording) -> np.ndarray[Any, Any]:
+    return np.sort(slow_messages(recording, 0).total_ns)
+
+
+def test_the_tail_is_the_slowest_thousandth_exactly() -> None:
+    recording = build(Run(n_messages=5_500, away=[Away("strategy", WINDOW + MS, 2 * MS)]))
     result = summarize(recording)
-    assert result["tail"]["threshold_ns"] == result["latency"]["total"]["p99_9_ns"]
+    assert result["tail"]["threshold_ns"] == totals(recording)[-6]  # rank 4,995 of 5,000
+    assert result["tail"]["samples"] == 6
     assert result["tail"]["threshold_source"] == "p99.9"
+    assert result["tail"]["threshold_ns"] <= result["latency"]["total"]["p99_9_ns"]
 
 
 def test_with_few_samples_a_lower_percentile_stands_in() -> None:
     recording = build(Run(n_messages=700, n_warmup=500))
-    assert tail_threshold(recording).source == "p99"
+    assert find_tail(recording)[0].source == "p99"
     assert summarize(recording)["latency"]["total"]["p99_9_ns"] is None
 
 
-def test_the_slowest_sample_is_always_in_the_tail() -> None:
-    """Also where every response lies in one bucket, so that nothing is above the percentile."""
-    recording = build(Run(n_messages=2_000))
+def test_a_tail_within_one_bucket_is_not_lost() -> None:
+    """Flat mode: a queue full of messages waits for the same stall, and all are as slow."""
+    run = Run(mode="flat", n_messages=40_000, away=[Away("strategy", T_START + 500_000, 10 * MS)])
+    recording = build(run)
     result = summarize(recording)
-    assert result["tail"]["samples"] >= 1
+    assert result["latency"]["total"]["p99_9_ns"] == result["latency"]["total"]["max_ns"]
+    assert result["tail"]["samples"] >= 40
     assert result["tail"]["episodes"][0]["peak_ns"] == result["latency"]["total"]["max_ns"]
 
 
@@ -78,8 +88,7 @@ def test_messages_without_a_decision_have_no_response_time() -> None:
 def test_only_the_kept_batches_are_needed_above_the_storage_floor() -> None:
     away = [Away("strategy", WINDOW + 3 * MS, 2 * MS), Away("feed", WINDOW + 9 * MS, 3 * MS)]
     full, tail = build(Run(away=away)), build(Run(away=away, tail_batches=200))
-    threshold = tail_threshold(full)
-    assert tail_threshold(tail) == threshold
+    assert find_tail(tail)[0] == find_tail(full)[0]
     assert summarize(full)["tail"] == summarize(tail)["tail"]
 
 
