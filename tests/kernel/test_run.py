@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -55,6 +56,14 @@ def bpf_programs() -> set[str]:
     return found
 
 
+@pytest.fixture
+def public_directory():
+    """A directory that any user reaches and may write; pytest's own are root's alone."""
+    with tempfile.TemporaryDirectory(prefix="sysmeter-test-") as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     directory = tmp_path_factory.mktemp("run")
@@ -97,16 +106,13 @@ def test_episodes_are_conserved(result):
         assert episode["peak_ns"] <= episode["duration_ns"]
 
 
-def test_report_needs_no_root_and_says_the_same(result, tmp_path):
-    directory, run = result
-    os.chmod(directory, 0o755)
-    for parent in list(directory.parents)[:-2]:
-        if parent.stat().st_uid == os.getuid() and parent.name.startswith("pytest"):
-            os.chmod(parent, 0o755)
-    done = sysmeter("report", "--json", directory / "recording", cwd=Path("/"), **as_nobody(tmp_path))
+def test_report_needs_no_root_and_says_the_same(public_directory):
+    recording = public_directory / "recording"
+    run = run_json(*SHORT, "--out", recording, cwd=public_directory)
+    done = sysmeter("report", "--json", recording, cwd=Path("/"), **as_nobody(public_directory))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == run
-    text = sysmeter("report", directory / "recording", cwd=directory)
+    text = sysmeter("report", recording, cwd=Path("/"), **as_nobody(public_directory))
     assert text.returncode == 0
     assert all(len(line) <= 80 for line in text.stdout.splitlines())
 
@@ -123,8 +129,8 @@ def test_competitor_on_the_strategy_cpu_is_named(tmp_path):
     counter = run["counters"]["strategy"]["involuntary_switches"]
     assert counter["agrees"] is True
     assert counter["value"] > 0
-    tids = {taker["tid"] for taker in run["preempted_by"]["strategy"]["takers"]}
-    assert competitor.pid in tids
+    tasks = run["threads"]["strategy"]["off_cpu"]["kinds"]["preempted"]["ran_instead"]["tasks"]
+    assert any(f"/{competitor.pid}" in task["task"] for task in tasks)
     causes = {part["detail"] for episode in run["tail"]["episodes"] for part in episode["parts"]}
     assert any(f"/{competitor.pid}" in detail for detail in causes)
 
@@ -191,8 +197,8 @@ def test_without_probes_the_witnesses_speak_alone(tmp_path):
     assert "not measured" in text.stdout
 
 
-def test_without_root_the_remedy_is_named_and_no_probes_works(tmp_path):
-    options = as_nobody(tmp_path)
+def test_without_root_the_remedy_is_named_and_no_probes_works(public_directory):
+    tmp_path, options = public_directory, as_nobody(public_directory)
     refused = sysmeter("run", *SHORT, cwd=tmp_path, **options)
     assert refused.returncode == EXIT_ERROR
     assert "root" in refused.stderr

@@ -44,6 +44,5 @@ def run_json(*arguments: str | Path, cwd: Path, exit_code: int = 0) -> dict[str,
 
 def as_nobody(home: Path) -> dict[str, Any]:
     """Popen options that make a process an ordinary user's, with ``home`` as its home."""
-    os.chmod(home, 0o777)
     environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
     return {"user": NOBODY, "group": NOBODY, "extra_groups": [], "env": environment}
