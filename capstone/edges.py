@@ -44,10 +44,10 @@ def open_window(edges_at, number, with_malloc):
     """Take the opening edge ``number`` into the words at ``edges_at``; returns its closing clock read."""
     at = edges_at + number * _EDGE_WORDS * 8
     edge = words(at, _EDGE_WORDS)
+    edge[_T_BEFORE] = clock_ns()
     if HAS_MALLINFO and with_malloc:
         malloc_info(at + _MALLOC * 8)
     edge[_CPU] = current_cpu()
-    edge[_T_BEFORE] = clock_ns()
     _read_texts(edge, at)
     thread_rusage(at + _RUSAGE * 8)
     edge[_PERF_BYTES] = read_fd(edge[_PERF_FD], at + _PERF * 8, _PERF_READ_BYTES)
@@ -66,8 +66,8 @@ def close_window(edges_at, number, with_malloc):
     edge[_PERF_BYTES] = read_fd(edge[_PERF_FD], at + _PERF * 8, _PERF_READ_BYTES)
     thread_rusage(at + _RUSAGE * 8)
     _read_texts(edge, at)
-    edge[_T_AFTER] = clock_ns()
     edge[_CPU] = current_cpu()
     if HAS_MALLINFO and with_malloc:
         malloc_info(at + _MALLOC * 8)
+    edge[_T_AFTER] = clock_ns()
     edge[_TAKEN] = 1

@@ -72,6 +72,9 @@ def run_feed(parameters_at):
     stopped = False
     while message < n_planned:
         if message == n_warmup and not opened:
+            now_ns = clock_ns()
+            if now_ns - last_ns > gap_threshold_ns:
+                keep_gap(gaps, last_ns, now_ns, _GAP_IN_SPIN)
             last_ns = open_window(p[_P.EDGES_AT], _FEED_OPEN, False)
             opened = True
         if paced:
@@ -126,6 +129,9 @@ def run_feed(parameters_at):
             seq_offset += seq_span
         message += 1
 
+    now_ns = clock_ns()
+    if now_ns - last_ns > gap_threshold_ns:
+        keep_gap(gaps, last_ns, now_ns, _GAP_IN_SPIN)
     if opened:
         close_window(p[_P.EDGES_AT], _FEED_CLOSE, False)
     p[_P.RING_FULL_WAITS] = full_waits

@@ -104,6 +104,9 @@ def run_strategy(parameters_at):
     last_ns = clock_ns()
     while True:
         if n_popped >= n_warmup and not opened:
+            now_ns = clock_ns()
+            if now_ns - last_ns > gap_threshold_ns:
+                keep_gap(gaps, last_ns, now_ns, _GAP_IN_SPIN)
             last_ns = open_window(edges_at, _STRATEGY_OPEN, True)
             opened = True
         # Read before the queue: what the feed thread pushed last is then seen below.

@@ -71,7 +71,7 @@ _META_KEYS = (
     "process",
     "interrupted",
     "notes",
-)
+)  # and "syscall_names", number as text → name, where system calls were seen
 
 _TEMPORARY_PREFIX = ".sysmeter-unfinished-"
 

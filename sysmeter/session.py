@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,8 @@ from sysmeter.workload import Workload, own_python
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
+
+    import numpy.typing as npt
 
     from sysmeter.kernel import ProbeSet
 
@@ -117,46 +118,27 @@ class _Session:
             with Workload(own_python("capstone"), self._note, self._listener.say) as workload:
                 self._workload = workload
                 workload.send("prepare", settings=settings)
-                # The probes are compiled while the workload compiles; both leave Python's lock alone.
-                with ThreadPoolExecutor(1, thread_name_prefix="probes") as executor:
-                    opening = executor.submit(self._open_probes)
-                    try:
-                        ready = workload.receive("ready")
-                        probes = opening.result()
-                    except BaseException:
-                        self._abandon(opening)
-                        raise
-                try:
+                # The workload compiles its loop meanwhile, in its own process.
+                with self._open_probes() as probes:
+                    ready = workload.receive("ready")
                     assert ready is not None  # there was no time limit
                     recording = self._measure(workload, probes, ready, settings)
-                finally:
-                    if probes is not None:
-                        probes.close()
             try:
                 writer.commit(recording)
             except RecordingError as error:
                 raise UnsavedRecording(error, recording) from error
             return recording
 
-    def _open_probes(self) -> ProbeSet | None:
+    @contextlib.contextmanager
+    def _open_probes(self) -> Iterator[ProbeSet | None]:
         if not self._settings.probes:
-            return None
+            yield None
+            return
         from sysmeter.kernel import ProbeSet
 
-        probes = ProbeSet.open(PROBE_NAMES)
-        try:
+        with ProbeSet.open(PROBE_NAMES) as probes:
             probes.self_test()
-        except BaseException:
-            probes.close()
-            raise
-        return probes
-
-    @staticmethod
-    def _abandon(opening: Any) -> None:
-        with contextlib.suppress(BaseException):
-            probes = opening.result()
-            if probes is not None:
-                probes.close()
+            yield probes
 
     def _measure(
         self, workload: Workload, probes: ProbeSet | None, ready: dict[str, Any], settings: dict[str, Any]
@@ -204,8 +186,18 @@ class _Session:
             "process": done["process"],
             "interrupted": self._interrupted,
             "notes": self._notes,
+            "syscall_names": self._syscall_names(arrays["kernel_events"]),
         }
         return Recording(meta, arrays)
+
+    @staticmethod
+    def _syscall_names(events: npt.NDArray[Any]) -> dict[str, str]:
+        numbers = np.unique(events["value"][events["kind"] == records.EVENT_SYSCALL])
+        if not len(numbers):
+            return {}
+        from sysmeter.kernel import syscall_names
+
+        return {str(number): name for number, name in syscall_names(numbers.tolist()).items()}
 
     def _check_space(self, recording_bytes: int) -> None:
         free_bytes = shutil.disk_usage(self._out.absolute().parent).free

@@ -44,7 +44,7 @@ class SlowMessages:
     t_room_ns: npt.NDArray[np.int64]
     t_released_ns: npt.NDArray[np.int64]
     t_decided_ns: npt.NDArray[np.int64]
-    n_reordered: int = 0  # releases outside [t0, decided], drawn to the nearer end
+    n_reordered: int = 0  # of those looked at: releases outside [t0, decided], drawn to the nearer end
 
     def __len__(self) -> int:
         return len(self.message)
@@ -57,8 +57,14 @@ class SlowMessages:
     def at_least(self, threshold_ns: int) -> SlowMessages:
         """Those of them with a response time of ``threshold_ns`` or more."""
         kept = self.total_ns >= threshold_ns
-        columns = (self.message, self.t0_ns, self.t_room_ns, self.t_released_ns, self.t_decided_ns)
-        return SlowMessages(*(values[kept] for values in columns), self.n_reordered)
+        return SlowMessages(
+            self.message[kept],
+            self.t0_ns[kept],
+            self.t_room_ns[kept],
+            self.t_released_ns[kept],
+            self.t_decided_ns[kept],
+            self.n_reordered,
+        )
 
     def held_by(self, thread: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Starts and ends of all intervals in which ``thread`` held a slow message; they may overlap."""

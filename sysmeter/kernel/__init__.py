@@ -3,5 +3,6 @@
 from sysmeter.kernel.catalogue import PROBE_NAMES
 from sysmeter.kernel.probeset import ProbeResult, ProbeSet, ProbeStatus
 from sysmeter.kernel.selftest import SelfTestOutcome
+from sysmeter.kernel.syscallnames import syscall_names
 
-__all__ = ["PROBE_NAMES", "ProbeResult", "ProbeSet", "ProbeStatus", "SelfTestOutcome"]
+__all__ = ["PROBE_NAMES", "ProbeResult", "ProbeSet", "ProbeStatus", "SelfTestOutcome", "syscall_names"]
