@@ -10,8 +10,8 @@ Memory is laid out as int64 words::
     from 4   capacity keys, heap-ordered, the smallest first
     then     capacity slots: where the entry of that key stands in a store beside this
 
-What is kept is then exactly every entry with a key above the floor. Both operations are O(log capacity) at
-worst and O(1) on average while there is room.
+What is kept is then every entry with a key above the floor, and some whose key is the floor itself. Both
+operations are O(log capacity) at worst and O(1) on average while there is room.
 """
 
 from __future__ import annotations

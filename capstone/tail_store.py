@@ -2,7 +2,7 @@
 
 Runs too long to keep every batch keep these: a heap of batches by peak response, and the releases in chunks
 taken from a free list. A batch that finds no free chunk throws out the least slow ones, so what is kept is
-exactly every batch whose peak is above the heap's floor.
+every batch whose peak is above the heap's floor, and some whose peak is the floor itself.
 
 Memory, as int64 words: the heap; then a batch record and its first chunk's number by slot; then the free
 list (its length, then chunk numbers); then the number of the next chunk, by chunk; then the chunks.

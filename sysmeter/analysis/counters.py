@@ -157,8 +157,9 @@ def losses(probes: dict[str, Any], *names: str) -> str | None:
     """What the probes lost, or may have lost without a count of it, in words; None where they lost nothing."""
     words = []
     for name in names:
-        probe = probes.get(name) or {}
-        lost, missed = probe.get("lost"), probe.get("missed")
+        if not is_ok(probes, name):
+            continue
+        lost, missed = probes[name].get("lost"), probes[name].get("missed")
         if lost is None or missed is None:
             # Old kernels do not count skipped programs: nothing is known, which is not the same as nothing missed.
             words.append(f"{name} may have missed events, which this kernel does not count")

@@ -172,7 +172,7 @@ def test_bounded_storage_keeps_the_slowest_batches_and_the_histograms(market):
     # In flat mode a batch's peak response is its first message's, and t0 is the release.
     peaks = batches["t_decided_ns"] - releases[offsets]
     assert peaks.max() == done["histograms"]["total"]["max_ns"]
-    assert run["tail_floor_ns"] == 0 or peaks.min() > run["tail_floor_ns"]
+    assert run["tail_floor_ns"] == 0 or peaks.min() >= run["tail_floor_ns"]
     for batch, offset in zip(batches, offsets, strict=True):
         of_batch = releases[offset : offset + batch["n_messages"]]
         assert (np.diff(of_batch) >= 0).all()
