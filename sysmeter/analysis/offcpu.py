@@ -48,6 +48,20 @@ def run_queue_delay_ns(slices: Slices, t_start_ns: int, t_end_ns: int) -> tuple[
     return int(woken.sum() + preempted.sum()), len(woken) + len(preempted), int(unknown.sum())
 
 
+def switch_lead_ns(off_cpu: OffCpu, t_start_ns: int, t_end_ns: int) -> int:
+    """How much earlier than their switch-out the thread's preemptions in an interval may have begun, summed.
+
+    Each began at the earliest when the thread last read its clock, so the figure is measured, not assumed.
+    Slices in no gap add nothing.
+    """
+    slices, reads = off_cpu.slices, off_cpu.reads
+    chosen = (slices.kind == KIND_PREEMPTED) & (slices.t_out_ns >= t_start_ns) & (slices.t_out_ns <= t_end_ns)
+    t_out_ns = slices.t_out_ns[chosen]
+    gap = reads.gap_of(t_out_ns)
+    lead = t_out_ns[gap >= 0] - reads.gap_start_ns[gap[gap >= 0]]
+    return int(np.maximum(lead, 0).sum())
+
+
 def waits(slices: Slices, t_start_ns: int, t_end_ns: int, *, after_wakeup: bool) -> npt.NDArray[np.int64]:
     """Lengths of the waits on the run queue in the interval, clipped to it; shape ``(n_waits,)``."""
     if after_wakeup:

@@ -73,6 +73,7 @@ def summarize(recording: Recording) -> dict[str, Any]:
         "clock": meta["clock"],
         "threads": {thread: _describe_thread(recording, events, thread, off_cpu[thread]) for thread in THREADS},
         "messages": messages,
+        "messages_planned": run["n_planned"],
         "messages_released": run.get("n_released"),
         "elapsed_ns": elapsed_ns,
         "achieved_rate_hz": messages * NS_PER_S / elapsed_ns if messages is not None and elapsed_ns else None,

@@ -70,12 +70,19 @@ def _verdict(found: dict[str, Any], notes: list[str]) -> str:
         return f"NOT PROVEN {_note(found, notes)}"
     if found["agrees"] is None:
         return "one source only"
-    return "agree" if "tolerance_ns" not in found else f"agree ±{format_ns(found['tolerance_ns'])}"
+    if "tolerance_ns" in found:
+        return f"agree ±{format_ns(found['tolerance_ns'])}"
+    if found["source"] == "BPF" and found["witness"]["value"] != found["value"]:
+        return f"agree {_note(found, notes)}"
+    return "agree"
 
 
 def _note(found: dict[str, Any], notes: list[str]) -> str:
-    lead = "Not measured" if found["status"] == "not_measured" else "Not proven"
-    note = f"{lead}: {found['reason'] or 'no reason was recorded'}"
+    if found["status"] == "measured":
+        note = "The rest fell into the window's edges, the instants in which the witness is read."
+    else:
+        lead = "Not measured" if found["status"] == "not_measured" else "Not proven"
+        note = f"{lead}: {found['reason'] or 'no reason was recorded'}"
     if note not in notes:
         notes.append(note)
     return f"[{notes.index(note) + 1}]"

@@ -55,8 +55,10 @@ def _settings_lines(result: dict[str, Any], width: int) -> list[str]:
     settings, host, clock, threads = (result[key] for key in ("settings", "host", "clock", "threads"))
     mode = settings["mode"]
     pace = f"paced at {settings['rate_hz']:,} messages/s" if mode == "paced" else "flat (as fast as the queue takes it)"
-    length = "" if settings.get("seconds") is None else f", {settings['seconds']:g} s"
-    pace += f"{length} of which {settings['warmup_seconds']:g} s are warm-up"
+    planned_seconds = result["messages_planned"] / settings["rate_hz"]
+    what = "the whole message file, " if settings.get("seconds") is None else ""
+    pace += f", {what}{planned_seconds:g} s"
+    pace += f" of which {settings['warmup_seconds']:g} s are warm-up"
     if settings.get("loop"):
         pace += ", file repeated"
     lines = _labelled("run", pace, width)

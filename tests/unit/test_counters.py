@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sysmeter.analysis.counters import RUN_QUEUE_TOLERANCE_PART, RUN_QUEUE_TOLERANCE_PER_WAIT_NS
 from sysmeter.analysis.summary import summarize
 from sysmeter.recording import Recording
 from tests.support.runs import COMM, T_START, TIDS, Away, Run, build, event, switch
@@ -250,7 +251,7 @@ def test_run_queue_delay_adds_both_waits_and_leaves_sleep_and_quota_out() -> Non
 
 def test_run_queue_delay_beyond_its_tolerance_is_not_proven() -> None:
     recording = run_with(preempted())
-    close_edge(recording)["runq_delay_ns"] += 50_000
+    close_edge(recording)["runq_delay_ns"] += 5_000_000
     found = counters(recording)["runq_delay_ns"]
     assert (found["status"], found["agrees"]) == ("not_proven", False)
     assert "tolerance" in found["reason"]
@@ -331,3 +332,18 @@ def test_events_on_another_clock_are_not_joined_to_anything(side: str) -> None:
     assert {row["cause"] for row in result["tail"]["causes"]} <= {"gap", "own service"}
     assert result["probes"]["context_switch"]["status"] == "ok"
     assert any("not used" in note for note in result["notes"])
+
+
+def test_schedstat_may_be_above_by_what_passed_since_the_threads_last_clock_read() -> None:
+    recording = run_with(preempted())
+    edge, agreed = close_edge(recording), counters(recording)["runq_delay_ns"]
+    t_out_ns = WINDOW + 3 * MS
+    gap = next(gap for gap in recording["gaps_strategy"] if gap["t_start_ns"] <= t_out_ns <= gap["t_end_ns"])
+    lead_ns = t_out_ns - int(gap["t_start_ns"])
+    base_ns = RUN_QUEUE_TOLERANCE_PER_WAIT_NS + agreed["value"] // RUN_QUEUE_TOLERANCE_PART
+    edge["runq_delay_ns"] += base_ns + lead_ns
+    assert counters(recording)["runq_delay_ns"]["agrees"] is True
+    edge["runq_delay_ns"] += base_ns
+    assert counters(recording)["runq_delay_ns"]["agrees"] is False
+    edge["runq_delay_ns"] -= 3 * base_ns + lead_ns + 1
+    assert counters(recording)["runq_delay_ns"]["agrees"] is False
