@@ -7,6 +7,7 @@ directory, and stale code cannot be found.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -20,6 +21,9 @@ from pathlib import Path
 _KEPT_DIRECTORIES = 8
 _PREFIX = "compiled-"
 
+# False where compiled code cannot be kept; capstone.compiled asks when it is imported.
+is_usable = True
+
 
 def cache_key(combination: dict[str, str]) -> str:
     """Hash of all capstone sources, the bucket arithmetic, versions, CPU and combination."""
@@ -30,7 +34,14 @@ def cache_key(combination: dict[str, str]) -> str:
         digest.update(f"{source.name}\0".encode())
         digest.update(source.read_bytes())
     # numba's own index also knows the file's path: a moved checkout compiles anew.
-    facts = [str(package), version("numba"), version("llvmlite"), sys.version, _cpu_identity()]
+    facts = [
+        str(package),
+        version("numba"),
+        version("llvmlite"),
+        sys.version,
+        str(platform.libc_ver()),
+        _cpu_identity(),
+    ]
     facts += [f"{slot}={name}" for slot, name in sorted(combination.items())]
     digest.update("\0".join(facts).encode())
     return digest.hexdigest()[:24]
@@ -54,8 +65,9 @@ def use_cache(base: Path, combination: dict[str, str]) -> CacheState:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        # Without a directory of ours numba would fall back to one beside the sources, keyed less strictly.
-        os.environ["NUMBA_CACHE_DIR"] = f"/proc/{os.getpid()}/no-cache"
+        # numba would fall back to a directory beside the sources, keyed less strictly: use none at all.
+        global is_usable
+        is_usable = False
         problem = f"the compile cache {directory} cannot be written ({error.strerror}): every start compiles anew"
         return CacheState(True, problem)
     os.environ["NUMBA_CACHE_DIR"] = str(directory)
@@ -64,8 +76,11 @@ def use_cache(base: Path, combination: dict[str, str]) -> CacheState:
 
 
 def _forget_old(base: Path) -> None:
-    others = sorted(base.glob(f"{_PREFIX}*"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in others[_KEPT_DIRECTORIES:]:
+    ages = []
+    for path in base.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another start may be removing it as well
+            ages.append((path.stat().st_mtime, path))
+    for _age, path in sorted(ages, reverse=True)[_KEPT_DIRECTORIES:]:
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from numba import carray, njit
 from numba.extending import register_jitable
 
-from capstone import layout
+from capstone import cache, layout
 from capstone.unsafe import as_pointer
 from sysmeter import hist
 
 # cache=True writes to NUMBA_CACHE_DIR, which capstone.cache keys by all that can change the machine code.
-compiled = njit(nogil=True, cache=True)
+compiled = njit(nogil=True, cache=cache.is_usable)
 
 # bucket_index calls highest_bit, so numba must know both; neither changes for plain Python.
 register_jitable(hist.highest_bit)

@@ -8,6 +8,7 @@ from capstone.edges import close_window, open_window
 from capstone.gaps import keep_gap
 from capstone.gaps import n_words as n_gap_words
 from capstone.unsafe import clock_ns, load_acquire, store_release
+from sysmeter.records import GAP_IN_SPIN
 
 _queue = combination.component("queue")
 _has_room = _queue.has_room
@@ -24,9 +25,9 @@ _STRATEGY_DONE_BYTES = layout.STRATEGY_DONE * 8
 _MESSAGE_WORDS = layout.MESSAGE_WORDS
 _FEED_OPEN = layout.FEED_OPEN
 _FEED_CLOSE = layout.FEED_CLOSE
-_GAP_IN_SPIN = 0
+_GAP_IN_SPIN = GAP_IN_SPIN
 
-# In flat mode nobody waits between messages, so the order to stop is looked for once in so many.
+# The order to stop is looked for at each turn of a spin, and once in so many messages where none is due to spin.
 _STOP_CHECK_MASK = layout.MESSAGES_PER_CLOCK_READ - 1
 
 # The first message is intended this long after the barrier, so that both threads are in their loops by then.
@@ -48,6 +49,7 @@ def run_feed(parameters_at):
     paced = p[_P.PACED] != 0
     n_planned = p[_P.N_PLANNED]
     n_warmup = p[_P.N_WARMUP]
+    n_before_edges = p[_P.N_BEFORE_EDGES]
     seq_span = p[_P.SEQ_SPAN]
     rate_hz = p[_P.RATE_HZ]
     step_ns = 1_000_000_000 // rate_hz
@@ -63,7 +65,7 @@ def run_feed(parameters_at):
     opened = False
     last_ns = clock_ns()
     # Intended time of message i is t_start + i*10**9 // rate: the division is carried along as a remainder.
-    intended_ns = last_ns + _START_DELAY_NS
+    intended_ns = last_ns + _START_DELAY_NS if paced else last_ns
     rest = 0
     p[_P.T_START] = intended_ns
     in_file = 0
@@ -71,12 +73,14 @@ def run_feed(parameters_at):
     message = 0
     stopped = False
     while message < n_planned:
-        if message == n_warmup and not opened:
+        if message == n_before_edges and not opened:
             now_ns = clock_ns()
             if now_ns - last_ns > gap_threshold_ns:
                 keep_gap(gaps, last_ns, now_ns, _GAP_IN_SPIN)
             last_ns = open_window(p[_P.EDGES_AT], _FEED_OPEN, False)
             opened = True
+        if message & _STOP_CHECK_MASK == 0 and load_acquire(stop_at) != 0:
+            break
         if paced:
             now_ns = clock_ns()
             if now_ns - last_ns > gap_threshold_ns:
@@ -90,10 +94,8 @@ def run_feed(parameters_at):
                 if now_ns - last_ns > gap_threshold_ns:
                     keep_gap(gaps, last_ns, now_ns, _GAP_IN_SPIN)
                 last_ns = now_ns
-        elif message & _STOP_CHECK_MASK == 0:
-            stopped = load_acquire(stop_at) != 0
-        if stopped:
-            break
+            if stopped:
+                break
         waited = False
         if not _has_room(queue_at, queue):
             full_waits += 1
@@ -115,6 +117,8 @@ def run_feed(parameters_at):
                 keep_gap(gaps, last_ns, now_ns, _GAP_IN_SPIN)
             last_ns = now_ns
         releases[message & release_mask] = last_ns
+        if message == n_warmup:
+            p[_P.T_FIRST_RELEASE] = last_ns
         t0_ns = intended_ns if paced else last_ns
         at = in_file * _MESSAGE_WORDS
         _push(queue_at, queue, feed[at] + seq_offset, feed[at + 1], feed[at + 2], t0_ns)

@@ -68,7 +68,8 @@ class MeasuredRun:
             "threads": {name: {"tid": self._tids[name], "cpu": cpus[name]} for name in self._loops},
             "control": {"fd": self._memory.fd, "stop_offset": layout.STOP * 8},
             "recording_bytes": self._memory.recording_bytes,
-            "expected_seconds": self._plan.expected_ns / 1e9 if settings["mode"] == "paced" else 0.0,
+            "feed_sha256": feedfile.sha256(feed.path),
+            "expected_ns": self._plan.expected_ns if settings["mode"] == "paced" else 0,
         }
 
     def go(self) -> dict[str, Any]:
@@ -97,6 +98,7 @@ class MeasuredRun:
                 "allocations_interval": "the whole loop, warm-up included",
                 "allocations_reason": None,
                 "heap_delta_bytes": outcome.heap_delta_bytes(memory),
+                "gc_collections_lost": int(memory.array("collections_header")[1]),
                 "gc_collections_before": collections_before,
                 "gc_collections_after": collections_after,
             },
@@ -115,6 +117,7 @@ class MeasuredRun:
         parameters = self._memory.parameters
         parameters[layout.N_PLANNED] = n_messages
         parameters[layout.N_WARMUP] = min(self._plan.n_warmup, n_messages - 1)
+        parameters[layout.N_BEFORE_EDGES] = min(self._plan.n_before_edges, n_messages - 1)
         parameters[layout.PACED] = 0
         parameters[layout.REHEARSAL] = 1
         self._memory.edges[:, [layout.EDGE_PERF_FD, layout.EDGE_SCHEDSTAT_FD, layout.EDGE_SCHED_FD]] = -1
@@ -145,6 +148,8 @@ class MeasuredRun:
             self._tids[name] = threading.get_native_id()
         except OSError as error:
             self._failures.append(f"the {name} thread cannot be pinned to CPU {cpu}: {error}")
+        except Exception as error:
+            self._failures.append(f"the {name} thread cannot be prepared: {error!r}")
         ready.wait()
         self._go.wait()
         try:
@@ -152,5 +157,9 @@ class MeasuredRun:
         except Exception as error:
             # Compiled code raises nothing by design; a fault in it must not look like a finished run.
             self._failures.append(f"the {name} thread failed: {error!r}")
+            # The other thread waits for these words; without them it would spin for ever.
+            parameters = self._memory.parameters
+            for word in (layout.STOP, layout.FEED_READY, layout.FEED_DONE, layout.STRATEGY_READY, layout.STRATEGY_DONE):
+                parameters[word] = 1
         finally:
             close_witnesses(edges)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from capstone.plan import Plan
     from capstone.run_memory import RunMemory
 
-_LIVE = 1  # a state of the feed handler, see capstone.strategy_thread
 _FIRST_EDGE = {"feed": layout.FEED_OPEN, "strategy": layout.STRATEGY_OPEN}
 
 
@@ -32,15 +31,19 @@ def describe_run(memory: RunMemory, plan: Plan) -> dict[str, Any]:
     elif p[layout.PACED]:
         t_window_ns = t_start_ns + plan.n_warmup * NS_PER_S // plan.rate_hz
     else:
-        t_window_ns = int(memory.edges[layout.FEED_OPEN][layout.EDGE_T_AFTER])
-    t_end_ns = int(p[layout.T_LAST_DECISION]) or None
+        t_window_ns = int(p[layout.T_FIRST_RELEASE])
+    t_first_release_ns = int(p[layout.T_FIRST_RELEASE]) or None
+    t_end_ns = int(p[layout.T_LAST_BATCH]) or None
     heaps = {name: memory.array(f"gap_words_{name}") for name in records.THREADS}
     return {
         "ring_slots": getattr(combination.component("queue"), "SLOTS", None),
         "t_start_ns": t_start_ns,
         "t_window_ns": t_window_ns,
         "t_end_ns": t_end_ns,
-        "elapsed_ns": 0 if t_window_ns is None or t_end_ns is None else max(0, t_end_ns - t_window_ns),
+        # From the release, not the intended time: what a late warm-up left to do is no part of the window.
+        "t_first_release_ns": t_first_release_ns,
+        "elapsed_ns": 0 if t_first_release_ns is None or t_end_ns is None else max(0, t_end_ns - t_first_release_ns),
+        "n_file": int(p[layout.N_FILE]),
         "n_planned": plan.n_messages,
         "n_warmup": plan.n_warmup,
         "n_released": n_released,
@@ -53,12 +56,13 @@ def describe_run(memory: RunMemory, plan: Plan) -> dict[str, Any]:
         "duplicates": int(p[layout.DUPLICATES]),
         "other_instruments": int(p[layout.OTHER_INSTRUMENTS]),
         "unknown_instruments": int(p[layout.UNKNOWN_INSTRUMENTS]),
-        "live": int(p[layout.HANDLER_STATE]) == _LIVE,
+        "live": int(p[layout.HANDLER_STATE]) == layout.HANDLER_LIVE,
         "storage": "full" if plan.is_full else "tail",
         "tail_floor_ns": max(0, int(memory.array("tail")[keep_largest.FLOOR])),
         "gaps_lost": {name: int(heap[keep_largest.N_DROPPED]) for name, heap in heaps.items()},
         "gap_floor_ns": {name: max(0, int(heap[keep_largest.FLOOR])) for name, heap in heaps.items()},
         "time_bucket_ns": None if plan.is_full else plan.time_bucket_ns,
+        "t_time_buckets_ns": int(p[layout.T_TIME_BUCKETS]) or None,
         "stopped_by": "stop_above" if p[layout.STOPPED_ABOVE] else "interrupt" if p[layout.STOP] else None,
     }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sysmeter.errors import UsageError
-from sysmeter.units import NS_PER_S
+from sysmeter.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     from capstone.feedfile import FeedFile
@@ -17,6 +17,13 @@ FULL_STORAGE_MESSAGES = 4_000_000
 
 # Releases that a run with bounded storage holds at a time: what waits in the queue, with much to spare.
 BOUNDED_RELEASE_SLOTS = 1 << 20
+
+_EDGE_LEAD_NS = 2 * NS_PER_MS
+_EDGE_LEAD_MESSAGES = 8_192
+
+# The numbers of messages and of nanoseconds must fit the loop's 64-bit words with room to spare.
+_MAX_MESSAGES = 1 << 50
+_MAX_EXPECTED_NS = 1 << 61
 
 _MIN_TIME_BUCKET_NS = NS_PER_S
 _MAX_TIME_BUCKETS = 3_600
@@ -29,11 +36,22 @@ class Plan:
     n_messages: int
     n_warmup: int
     rate_hz: int
+    is_paced: bool
 
     @property
     def is_full(self) -> bool:
         """Every batch is kept."""
         return self.n_messages <= FULL_STORAGE_MESSAGES
+
+    @property
+    def n_before_edges(self) -> int:
+        """The threads read their witnesses before this message: so early that nothing waits for it in the window.
+
+        An edge takes some 50 µs, in which messages of a paced run fall due. Two milliseconds' worth of them is
+        time enough to catch up; a flat run has twice what the queue holds between the edge and the window.
+        """
+        lead = self.rate_hz * _EDGE_LEAD_NS // NS_PER_S if self.is_paced else _EDGE_LEAD_MESSAGES
+        return max(0, self.n_warmup - lead)
 
     @property
     def n_batch_slots(self) -> int:
@@ -81,4 +99,7 @@ def make_plan(settings: dict[str, Any], feed: FeedFile) -> Plan:
             f"a warm-up of {n_warmup:,} messages leaves nothing to measure of {n_messages:,}",
             "shorten --warmup, or lengthen the run with --seconds (which count the warm-up) and --loop",
         )
-    return Plan(n_messages, n_warmup, rate_hz)
+    plan = Plan(n_messages, n_warmup, rate_hz, settings["mode"] == "paced")
+    if n_messages > _MAX_MESSAGES or plan.expected_ns > _MAX_EXPECTED_NS:
+        raise UsageError(f"a run of {n_messages:,} messages is too long", "ask for fewer --seconds")
+    return plan

@@ -8,7 +8,7 @@ import numpy as np
 
 from capstone import combination, gaps, layout, tail_store
 from sysmeter import hist, records
-from sysmeter.errors import WorkloadError
+from sysmeter.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -50,7 +50,11 @@ class RunMemory(layout.SharedMemory):
         super().__init__()
         self._settings = settings
         self._feed = feed
-        price = feed.messages["price_ticks"]
+        price, seq = feed.messages["price_ticks"], feed.messages["seq"]
+        # The next lap's numbers go on where the highest of this one ends, whatever order they came in.
+        self._seq_span = int(seq.max()) - int(seq[0]) + 1
+        if int(seq[0]) + -(-plan.n_messages // feed.count) * self._seq_span >= 1 << 63:
+            raise UsageError("so many laps of this file pass the highest sequence number", "ask for fewer --seconds")
         self._prices = (int(price.min()), int(price.max()))
         n_buckets = hist.n_buckets(settings["precision_bits"])
         word = np.dtype("<i8")
@@ -97,7 +101,7 @@ class RunMemory(layout.SharedMemory):
 
     @property
     def recording_bytes(self) -> int:
-        """No Recording of this run is larger."""
+        """What a Recording of this run takes at most, the kernel's events aside."""
         return self.n_bytes - self._feed.messages.nbytes
 
     def reset(self, plan: Plan) -> None:
@@ -115,14 +119,15 @@ class RunMemory(layout.SharedMemory):
         tail_store.initialize(self.array("tail"))
         for name in ("think_stats", "total_stats"):
             self.array(name)[layout.STAT_MIN] = NEVER_NS
-        settings, seq = self._settings, self._feed.messages["seq"]
+        settings = self._settings
         parameters = {
             layout.PACED: settings["mode"] == "paced",
             layout.RATE_HZ: plan.rate_hz,
             layout.N_FILE: self._feed.count,
             layout.N_PLANNED: plan.n_messages,
             layout.N_WARMUP: plan.n_warmup,
-            layout.SEQ_SPAN: int(seq[-1]) - int(seq[0]) + 1,
+            layout.N_BEFORE_EDGES: plan.n_before_edges,
+            layout.SEQ_SPAN: self._seq_span,
             layout.N_INSTRUMENTS: self._feed.n_instruments,
             layout.INSTRUMENT: settings["instrument"],
             layout.GAP_THRESHOLD_NS: settings["gap_threshold_ns"],

@@ -12,6 +12,7 @@ from capstone.quoter import wanted_quote
 from capstone.tail_store import n_words as n_tail_words
 from capstone.tail_store import offer_batch
 from capstone.unsafe import clock_ns, load_acquire, store_release
+from sysmeter.records import GAP_IN_BATCH, GAP_IN_SPIN
 
 _queue = combination.component("queue")
 _available = _queue.available
@@ -38,11 +39,11 @@ _N_STATS = layout.N_STATS
 _CLOCK_MASK = layout.MESSAGES_PER_CLOCK_READ - 1
 _STRATEGY_OPEN = layout.STRATEGY_OPEN
 _STRATEGY_CLOSE = layout.STRATEGY_CLOSE
-_GAP_IN_SPIN = 0
-_GAP_IN_BATCH = 1
+_GAP_IN_SPIN = GAP_IN_SPIN
+_GAP_IN_BATCH = GAP_IN_BATCH
 
 # States of the feed handler. After a gap there is no way back: the replay has no snapshot to recover from.
-WAITING, LIVE, GAP = 0, 1, 2
+WAITING, LIVE, GAP = 0, layout.HANDLER_LIVE, 2
 
 _LOW_32 = 0xFFFFFFFF
 _DELETE = KIND_DELETE
@@ -73,6 +74,7 @@ def run_strategy(parameters_at):
     gap_threshold_ns = p[_P.GAP_THRESHOLD_NS]
     stop_above_ns = p[_P.STOP_ABOVE_NS]
     n_warmup = p[_P.N_WARMUP]
+    n_before_edges = p[_P.N_BEFORE_EDGES]
     n_file = p[_P.N_FILE]
     n_instruments = p[_P.N_INSTRUMENTS]
     instrument = p[_P.INSTRUMENT]
@@ -93,7 +95,7 @@ def run_strategy(parameters_at):
     next_lap = n_file
     bucket = 0
     t_bucket_end_ns = 0
-    t_last_decision_ns = 0
+    t_last_batch_ns = 0
     opened = False
 
     store_release(parameters_at + _STRATEGY_READY_BYTES, 1)
@@ -103,7 +105,7 @@ def run_strategy(parameters_at):
 
     last_ns = clock_ns()
     while True:
-        if n_popped >= n_warmup and not opened:
+        if n_popped >= n_before_edges and not opened:
             now_ns = clock_ns()
             if now_ns - last_ns > gap_threshold_ns:
                 keep_gap(gaps, last_ns, now_ns, _GAP_IN_SPIN)
@@ -179,8 +181,8 @@ def run_strategy(parameters_at):
         batches[at + 3] = n
         batches[at + 4] = first_seq
         batches[at + 5] = last_seq
+        t_last_batch_ns = now_ns
         if state == LIVE:
-            t_last_decision_ns = t_decided_ns
             if n_applied > 0:
                 if full_storage:
                     at = n_decisions * _DECISION_WORDS
@@ -209,6 +211,7 @@ def run_strategy(parameters_at):
                 if not full_storage:
                     offer_batch(tail, peak_ns, batches, releases, release_mask)
                     if t_bucket_end_ns == 0:
+                        p[_P.T_TIME_BUCKETS] = t_decided_ns
                         t_bucket_end_ns = t_decided_ns + bucket_ns
                     while t_decided_ns >= t_bucket_end_ns and bucket < n_buckets - 1:
                         t_bucket_end_ns += bucket_ns
@@ -235,6 +238,5 @@ def run_strategy(parameters_at):
     p[_P.OTHER_INSTRUMENTS] = other_instruments
     p[_P.UNKNOWN_INSTRUMENTS] = unknown_instruments
     p[_P.HANDLER_STATE] = state
-    p[_P.INVENTORY] = inventory
-    p[_P.T_LAST_DECISION] = t_last_decision_ns
+    p[_P.T_LAST_BATCH] = t_last_batch_ns
     store_release(parameters_at + _STRATEGY_DONE_BYTES, 1)

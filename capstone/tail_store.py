@@ -64,6 +64,10 @@ def offer_batch(store, peak_ns, batch, releases, release_mask):
         return
     n_messages = batch[3]
     n_chunks = (n_messages + _CHUNK - 1) // _CHUNK
+    if n_chunks > N_CHUNKS or n_messages > release_mask:
+        # More than the store, or than the releases that are still there, can hold: emptying it would not help.
+        keep_largest.turn_away(store, peak_ns)
+        return
     while store[_FREE] < n_chunks or store[keep_largest.HELD] == CAPACITY:
         if store[keep_largest.HELD] == 0 or store[keep_largest.KEYS] >= peak_ns:
             keep_largest.turn_away(store, peak_ns)

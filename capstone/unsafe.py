@@ -6,6 +6,7 @@ functions are resolved by the JIT's linker in the running process, so compiled c
 
 from __future__ import annotations
 
+import ctypes
 import platform
 
 from llvmlite import ir
@@ -16,8 +17,9 @@ from numba.extending import intrinsic
 _CLOCK_MONOTONIC = 1
 _RUSAGE_THREAD = 1
 
-# mallinfo2 returns its struct through a hidden pointer; only on x86-64 is that an ordinary first argument.
-HAS_MALLINFO = platform.machine() == "x86_64"
+# mallinfo2 (glibc 2.33 and later) returns its struct through a hidden pointer; only on x86-64 is that an
+# ordinary first argument.
+HAS_MALLINFO = platform.machine() == "x86_64" and hasattr(ctypes.CDLL(None), "mallinfo2")
 
 _I64 = ir.IntType(64)
 _I32 = ir.IntType(32)

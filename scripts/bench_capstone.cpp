@@ -2,7 +2,8 @@
 // histograms and records, written as one would in C++, so that the comparison is of the two compilers.
 //
 // Usage: bench_capstone FEED_FILE FEED_CPU STRATEGY_CPU N_WARMUP
-// Prints one line: messages in the window, and the window's length in ns.
+// Prints one line: messages in the window, the window's length in ns, and what it decided last and counted, so
+// that it can be seen to have done the same work.
 
 #include <pthread.h>
 #include <sched.h>
@@ -133,7 +134,7 @@ std::vector<Batch> batches;
 std::vector<Decision> decisions;
 Histogram think, total;
 int64_t t_window_ns, t_end_ns;
-int64_t n_warmup;
+int64_t n_warmup, n_decided;
 
 void pin(int cpu) {
   cpu_set_t set;
@@ -156,14 +157,16 @@ void run_feed(int cpu) {
   while (!strategy_ready.load(std::memory_order_acquire)) {
   }
   const int64_t n = static_cast<int64_t>(feed.size());
+  const Message* const messages = feed.data();
+  int64_t* const released = releases.data();
   int64_t last_ns = clock_ns();
   for (int64_t i = 0; i < n; ++i) {
     if (i == n_warmup) t_window_ns = clock_ns();
     if ((i & kClockMask) == 0 && stop.load(std::memory_order_acquire)) break;
     while (!ring.has_room()) check_gap(feed_gaps, last_ns, clock_ns(), 0);
     check_gap(feed_gaps, last_ns, clock_ns(), 0);
-    releases[i] = last_ns;
-    ring.push(feed[i], last_ns);
+    released[i] = last_ns;
+    ring.push(messages[i], last_ns);
   }
   feed_done.store(true, std::memory_order_release);
 }
@@ -175,6 +178,8 @@ void run_strategy(int cpu, Book& book) {
   }
   int64_t n_popped = 0, n_batches = 0, n_decisions = 0, expected_seq = -1, closing_seq = 0, skipped = 0;
   const int64_t inventory = 0;
+  Batch* const batch_rows = batches.data();
+  Decision* const decision_rows = decisions.data();
   bool live = true;
   int64_t last_ns = clock_ns();
   while (true) {
@@ -217,8 +222,8 @@ void run_strategy(int cpu, Book& book) {
     const int64_t wanted_bid = quotes ? bid + inside - skew : -1, wanted_ask = quotes ? ask - inside - skew : -1;
     check_gap(strategy_gaps, last_ns, clock_ns(), 1);
     const int64_t t_decided_ns = last_ns;
-    batches[n_batches] = {t_popped_ns, t_decided_ns, n_popped, n, ring.peek(0).message.seq, ring.peek(n - 1).message.seq};
-    decisions[n_decisions++] = {closing_seq,
+    batch_rows[n_batches] = {t_popped_ns, t_decided_ns, n_popped, n, ring.peek(0).message.seq, ring.peek(n - 1).message.seq};
+    decision_rows[n_decisions++] = {closing_seq,
                                 static_cast<int32_t>(bid),
                                 static_cast<int32_t>(has_bid ? book.bids[book.best_bid] : 0),
                                 static_cast<int32_t>(ask),
@@ -240,6 +245,7 @@ void run_strategy(int cpu, Book& book) {
     n_popped += n;
     ring.release(n);
   }
+  n_decided = n_decisions;
   if (!live || skipped != 0) {
     std::fprintf(stderr, "the feed has gaps, duplicates or other instruments: nothing to compare\n");
     std::exit(1);
@@ -279,6 +285,10 @@ int main(int argc, char** argv) {
   std::thread feeder(run_feed, std::atoi(argv[2]));
   feeder.join();
   strategy.join();
-  std::printf("%lld %lld\n", static_cast<long long>(n - n_warmup), static_cast<long long>(t_end_ns - t_window_ns));
+  const Decision& last = decisions[n_decided - 1];
+  std::printf("%lld %lld %lld %d %d %d %d %d %d %lld\n", static_cast<long long>(n - n_warmup),
+              static_cast<long long>(t_end_ns - t_window_ns), static_cast<long long>(last.seq), last.bid_price,
+              last.bid_quantity, last.ask_price, last.ask_quantity, last.wanted_bid, last.wanted_ask,
+              static_cast<long long>(total.count));
   return 0;
 }

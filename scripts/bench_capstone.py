@@ -78,6 +78,9 @@ def run_workload(feed: Path, cpus: tuple[int, int], mode: str) -> tuple[dict[str
 def compare_flat(feed: Path, cpus: tuple[int, int], n_pairs: int) -> dict[str, Any]:
     """Throughput of both in interleaved pairs, and the ratio capstone / C++ with its 95 % interval.
 
+    C++ is compiled for this very CPU, as numba compiles. Both must end with the same decision and have timed
+    the same number of messages.
+
     The interval is the bootstrap percentile interval of the geometric mean of the pairs' ratios.
     """
     compiler = shutil.which("g++")
@@ -94,11 +97,16 @@ def compare_flat(feed: Path, cpus: tuple[int, int], n_pairs: int) -> dict[str, A
             order = ("ours", "theirs") if number % 2 == 0 else ("theirs", "ours")
             for who in order:
                 if who == "ours":
-                    run = run_workload(feed, cpus, "flat")[0]["run"]
+                    done, arrays = run_workload(feed, cpus, "flat")
+                    run = done["run"]
                     ours.append(run["n_window_messages"] / run["elapsed_ns"] * 1e9)
+                    last = [*arrays["decisions"][-1].tolist(), done["histograms"]["total"]["count"]]
                 else:
                     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-                    theirs.append(int(printed[0]) / int(printed[1]) * 1e9)
+                    n_messages, elapsed_ns, *theirs_last = map(int, printed)
+                    theirs.append(n_messages / elapsed_ns * 1e9)
+            if last != theirs_last:
+                raise SystemExit(f"bench_capstone: not the same work: {last} against {theirs_last} in C++")
     logs = np.log(np.array(ours) / np.array(theirs))
     resampled = np.random.default_rng(1).choice(logs, (_RESAMPLES, n_pairs)).mean(axis=1)
     low, high = np.exp(np.percentile(resampled, (2.5, 97.5)))

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 MIN_SUB_BITS = 1
 MAX_SUB_BITS = 12
-DEFAULT_RUN_SUB_BITS = 7
 
 
 def highest_bit(value: int) -> int:

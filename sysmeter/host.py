@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sysmeter.clock import clock_source
 from sysmeter.errors import UsageError
+from sysmeter.units import NS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,8 +49,8 @@ def describe_host(cpus: Sequence[int]) -> dict[str, Any]:
 
     Keys ``cpus`` (one ``{cpu, smt_siblings, governor}`` for each chosen CPU, its siblings without itself),
     ``memory_bytes`` and ``swap_bytes``; the rest are strings, and None where the host does not say.
-    ``isolated_cpus`` and ``nohz_full`` are the kernel's lists, empty for none. ``rt_runtime_us`` and
-    ``rt_period_us`` bound real-time threads: -1 is no bound.
+    ``isolated_cpus`` and ``nohz_full`` are the kernel's lists, empty for none. ``rt_runtime_ns`` and
+    ``rt_period_ns`` bound real-time threads: -1 is no bound.
     """
     import psutil
 
@@ -78,8 +79,8 @@ def describe_host(cpus: Sequence[int]) -> dict[str, Any]:
         "cpu_governor": ", ".join(known_governors) or None,
         "clock_source": clock_source(),
         "transparent_hugepages": _bracketed(_read(_SYS / "kernel/mm/transparent_hugepage/enabled")),
-        "rt_runtime_us": _integer(_read(_PROC / "sys/kernel/sched_rt_runtime_us")),
-        "rt_period_us": _integer(_read(_PROC / "sys/kernel/sched_rt_period_us")),
+        "rt_runtime_ns": _microseconds(_read(_PROC / "sys/kernel/sched_rt_runtime_us")),
+        "rt_period_ns": _microseconds(_read(_PROC / "sys/kernel/sched_rt_period_us")),
         "python": platform.python_version(),
         "python_implementation": sys.implementation.name,
         "numpy": _version("numpy"),
@@ -186,11 +187,6 @@ def read_cpu_steal() -> dict[int, int]:
     return steal_ns
 
 
-def steal_time_ns(cpu: int) -> int | None:
-    """:func:`read_cpu_steal` of one CPU; None where the kernel does not say."""
-    return read_cpu_steal().get(cpu)
-
-
 def parse_cpu_list(text: str) -> list[int]:
     """The kernel's list format (``0-3,8``) as numbers in order.
 
@@ -253,6 +249,12 @@ def _cpu_list_text(name: str) -> str:
 def _bracketed(text: str | None) -> str | None:
     """The chosen word of ``always [madvise] never``."""
     return text.partition("[")[2].partition("]")[0] or None if text else None
+
+
+def _microseconds(text: str | None) -> int | None:
+    """A kernel setting in microseconds as nanoseconds; -1, which means no bound, stays -1."""
+    value = _integer(text)
+    return value if value is None or value < 0 else value * NS_PER_US
 
 
 def _integer(text: str | None) -> int | None:

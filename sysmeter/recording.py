@@ -33,10 +33,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sysmeter import records
+from sysmeter import hist, records
 from sysmeter.errors import RecordingError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
 FORMAT = "sysmeter.recording/1"
@@ -71,7 +73,9 @@ _META_KEYS = (
     "process",
     "interrupted",
     "notes",
-)  # and "syscall_names", number as text → name, where system calls were seen
+)
+# And, where known: "syscall_names", number as text → name; "steal_ns", CPU as text → time that the hypervisor
+# reports as taken from it between the start and the end of the loop.
 
 _TEMPORARY_PREFIX = ".sysmeter-unfinished-"
 
@@ -105,12 +109,14 @@ class RecordingWriter:
         self._temporary = parent / f"{_TEMPORARY_PREFIX}{os.getpid()}-{self.path.name}"
         try:
             remove_stale(parent)
-            os.mkdir(self._temporary, 0o755)
-            # mkdir's mode passes through the umask; others must be able to read what root recorded.
-            os.chmod(self._temporary, 0o755)
-            # The lock, held by this process as long as it lives, is what tells a live writer from a stale one.
-            self._lock_fd = os.open(self._temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # No other start may take the directory for a stale one before it is locked.
+            with _locked(parent):
+                os.mkdir(self._temporary, 0o755)
+                # mkdir's mode passes through the umask; others must be able to read what root recorded.
+                os.chmod(self._temporary, 0o755)
+                # The lock, held by this process as long as it lives, tells a live writer from a stale one.
+                self._lock_fd = os.open(self._temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             shutil.rmtree(self._temporary, ignore_errors=True)
             raise RecordingError(
@@ -173,16 +179,27 @@ class RecordingWriter:
 def remove_stale(parent: Path) -> list[Path]:
     """Remove the temporary Recordings in ``parent`` whose writers are gone; returns what was removed."""
     removed = []
-    for path in parent.glob(f"{_TEMPORARY_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            lock_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path)
-                removed.append(path)
-            finally:
-                os.close(lock_fd)
+    with _locked(parent):
+        for path in parent.glob(f"{_TEMPORARY_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                lock_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path)
+                    removed.append(path)
+                finally:
+                    os.close(lock_fd)
     return removed
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def load(path: Path) -> Recording:
@@ -209,7 +226,20 @@ def load(path: Path) -> Recording:
     arrays = {name: _load_array(path / f"{name}.npy", dtype) for name, dtype in ARRAYS.items()}
     if len(arrays["release_offsets"]) != len(arrays["batches"]):
         raise RecordingError(f"{path} is damaged: release_offsets and batches differ in length")
+    _check_histograms(path, meta["histograms"], arrays)
     return Recording(meta, arrays, path)
+
+
+def _check_histograms(path: Path, described: Any, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    for name in ("think", "total"):
+        counts = arrays[f"{name}_counts"]
+        try:
+            sub_bits, count = int(described[name]["sub_bits"]), int(described[name]["count"])
+            is_sound = len(counts) == hist.n_buckets(sub_bits) and int(counts.sum()) == count
+        except (KeyError, TypeError, ValueError):
+            is_sound = False
+        if not is_sound:
+            raise RecordingError(f"{path} is damaged: the histogram {name} and its description disagree")
 
 
 def _load_array(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -81,7 +81,7 @@ class RunListener:
     def note(self, text: str) -> None:
         """Something the user should know; it is also kept in the Recording."""
 
-    def window_begins(self, expected_seconds: float, may_show_progress: bool) -> None:
+    def window_begins(self, expected_ns: int, may_show_progress: bool) -> None:
         """The threads are about to start. Progress is welcome only where a CPU is not measured."""
 
     def window_ended(self) -> None:
@@ -100,28 +100,35 @@ def run(settings: RunSettings, out: Path, listener: RunListener | None = None) -
     return _Session(settings, out, listener or RunListener()).run()
 
 
+_PREPARING, _IN_WINDOW, _SAVING = range(3)
+
+
 class _Session:
     def __init__(self, settings: RunSettings, out: Path, listener: RunListener) -> None:
         self._settings = settings
         self._out = out
         self._listener = listener
         self._notes: list[str] = []
-        self._interrupted = False
+        self._n_signals = 0
+        self._phase = _PREPARING
+        self._wake_read_fd, self._wake_write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._workload: Workload | None = None
-        measured = set(settings.cpus)
-        self._housekeeping = sorted(os.sched_getaffinity(0) - measured)
+        self._housekeeping = host.unmeasured_cpus(settings.cpus)
 
     def run(self) -> Recording:
+        """Everything, in order."""
         with RecordingWriter(self._out) as writer, self._signals(), self._own_affinity():
             settings = {**asdict(self._settings), "housekeeping_cpus": self._housekeeping}
             settings["cpus"] = list(self._settings.cpus)
-            with Workload(own_python("capstone"), self._note, self._listener.say) as workload:
+            command = own_python("capstone")
+            with Workload(command, self._note, self._listener.say, self._wake_read_fd) as workload:
                 self._workload = workload
                 workload.send("prepare", settings=settings)
                 # The workload compiles its loop meanwhile, in its own process.
                 with self._open_probes() as probes:
                     ready = workload.receive("ready")
-                    assert ready is not None  # there was no time limit
+                    if ready is None or self._n_signals:
+                        raise Interrupted("interrupted before anything was measured: nothing was saved")
                     recording = self._measure(workload, probes, ready, settings)
             try:
                 writer.commit(recording)
@@ -148,19 +155,14 @@ class _Session:
         clock_facts: dict[str, Any] = {**clock.describe_clock(), "checked_start": None, "checked_end": None}
         clock_facts["reason"] = "the probes are off" if probes is None else None
         if probes is not None:
-            for text in probes.notes:
-                self._note(text)
             clock_facts["checked_start"], clock_facts["reason"] = probes.check_clock()
             probes.watch({thread["tid"]: name for name, thread in threads.items()})
-        self._listener.window_begins(ready["expected_seconds"], bool(self._housekeeping))
-        workload.send("go")
-        drain_seconds = _DRAIN_SECONDS_UNMEASURED if self._housekeeping else _DRAIN_SECONDS_MEASURED
-        done = None
-        while done is None:
-            done = workload.receive("done", drain_seconds)
-            if done is None and probes is not None:
-                probes.drain()
-        self._listener.window_ended()
+        settings["feed_sha256"] = ready["feed_sha256"]
+        steal_before_ns = host.read_cpu_steal()
+        done = self._await_window(workload, probes, ready["expected_ns"])
+        self._phase = _SAVING
+        steal_after_ns = host.read_cpu_steal()
+        settings["ring_slots"] = done["run"]["ring_slots"]
         arrays = workload.read_arrays(done["arrays"])
         arrays["kernel_events"] = np.empty(0, records.KERNEL_EVENT)
         statuses: dict[str, Any] = {name: _probe_off() for name in PROBE_NAMES}
@@ -169,13 +171,15 @@ class _Session:
             clock_facts["checked_end"] = is_good
             clock_facts["reason"] = clock_facts["reason"] or reason
             result = probes.close()
+            for text in result.notes:
+                self._note(text)
             arrays["kernel_events"] = result.events
             statuses = result.statuses
         meta = {
             "format": FORMAT,
             "sysmeter_version": __version__,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "settings": {**settings, "ring_slots": done["run"]["ring_slots"]},
+            "settings": settings,
             "host": host.describe_host(self._settings.cpus),
             "clock": clock_facts,
             "threads": {**threads, "tgid": ready["tgid"]},
@@ -184,11 +188,35 @@ class _Session:
             "run": done["run"],
             "histograms": done["histograms"],
             "process": done["process"],
-            "interrupted": self._interrupted,
+            "interrupted": done["run"]["stopped_by"] == "interrupt",
             "notes": self._notes,
+            "steal_ns": {
+                str(cpu): steal_after_ns[cpu] - steal_before_ns[cpu]
+                for cpu in self._settings.cpus
+                if cpu in steal_after_ns and cpu in steal_before_ns
+            },
             "syscall_names": self._syscall_names(arrays["kernel_events"]),
         }
         return Recording(meta, arrays)
+
+    def _await_window(self, workload: Workload, probes: ProbeSet | None, expected_ns: int) -> dict[str, Any]:
+        self._listener.window_begins(expected_ns, bool(self._housekeeping))
+        try:
+            self._phase = _IN_WINDOW
+            workload.send("go")
+            drain_seconds = _DRAIN_SECONDS_UNMEASURED if self._housekeeping else _DRAIN_SECONDS_MEASURED
+            while True:
+                done = workload.receive("done", drain_seconds)
+                if done is not None:
+                    return done
+                if self._n_signals > 1:
+                    raise Interrupted("interrupted twice: what was measured is not saved")
+                if self._n_signals:
+                    workload.stop()
+                elif probes is not None:
+                    probes.drain()
+        finally:
+            self._listener.window_ended()
 
     @staticmethod
     def _syscall_names(events: npt.NDArray[Any]) -> dict[str, str]:
@@ -214,11 +242,20 @@ class _Session:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
+        """Let SIGINT and SIGTERM end the run in order.
+
+        The handler raises nothing while bcc or the workload's pipe is in use: it wakes the wait for the
+        workload, which looks at what came. Only saving is broken off by the second signal directly.
+        """
+
         def on_signal(_number: int, _frame: FrameType | None) -> None:
-            again, self._interrupted = self._interrupted, True
-            if again or self._workload is None or not self._workload.is_ready:
-                raise Interrupted("interrupted before anything was measured: nothing was saved")
-            self._workload.stop()
+            self._n_signals += 1
+            if self._phase == _SAVING:
+                if self._n_signals > 1:
+                    raise Interrupted("interrupted while saving: nothing was saved")
+                return
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._wake_write_fd, b"!")
 
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = [signal.signal(number, on_signal) for number in numbers]
@@ -227,6 +264,8 @@ class _Session:
         finally:
             for number, handler in zip(numbers, before, strict=True):
                 signal.signal(number, handler)
+            os.close(self._wake_read_fd)
+            os.close(self._wake_write_fd)
 
     @contextlib.contextmanager
     def _own_affinity(self) -> Iterator[None]:

@@ -8,8 +8,8 @@ memory of its own (memfds), which the observer opens through ``/proc/<tgid>/fd/<
     ─────────                                  ─────────
     {"command": "prepare", "settings": {…}} →
                                              ← {"event": "ready", "tgid": …, "threads": {name: {"tid": …, "cpu": …}},
-                                                "control": {"fd": …, "stop_offset": bytes}, "expected_seconds": …,
-                                                "recording_bytes": …}
+                                                "control": {"fd": …, "stop_offset": bytes}, "expected_ns": …,
+                                                "recording_bytes": …, "feed_sha256": …}
     (the probes are aimed at the tids)
     {"command": "go"}                       →
                                              ← {"event": "done", "arrays": {name: {"fd", "offset", "dtype", "length"}},
@@ -51,14 +51,22 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _EXIT_PATIENCE_SECONDS = 5.0
+_KILL_AFTER_SECONDS = 0.2
 
 
 class Workload:
     """A workload process as the observer sees it. Use as a context manager; leaving it ends the process."""
 
     def __init__(
-        self, command: Sequence[str], on_note: Callable[[str], None], on_progress: Callable[[str], None] | None = None
+        self,
+        command: Sequence[str],
+        on_note: Callable[[str], None],
+        on_progress: Callable[[str], None] | None = None,
+        wake_fd: int | None = None,
     ) -> None:
+        """Start ``command``. :meth:`receive` also returns, with None, when ``wake_fd`` becomes readable."""
+        self._wake_fd = wake_fd
+        self._is_running = False
         self._listeners = {"note": on_note, "progress": on_progress or (lambda _text: None)}
         self._stop_word: npt.NDArray[np.int64] | None = None
         self._buffer = b""
@@ -94,19 +102,24 @@ class Workload:
 
     def send(self, command: str, **fields: Any) -> None:
         """Send one command. A workload that is gone shows at the next :meth:`receive`."""
+        self._is_running = command == "go"
         line = json.dumps({"command": command, **fields}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):
             os.write(self._command_fd, line)
 
     def receive(self, event: str, timeout_seconds: float | None = None) -> dict[str, Any] | None:
-        """Wait for an event; None when ``timeout_seconds`` pass first. Notes are passed on meanwhile.
+        """Wait for an event; None when ``timeout_seconds`` pass first, or at the wake descriptor. Notes are passed on.
 
         Raises:
             WorkloadError: the workload reported an error, died, or said something else.
         """
         while True:
             while b"\n" not in self._buffer:
-                ready, _, _ = select.select([self._report_fd], [], [], timeout_seconds)
+                sources = [self._report_fd] if self._wake_fd is None else [self._report_fd, self._wake_fd]
+                ready, _, _ = select.select(sources, [], [], timeout_seconds)
+                if self._wake_fd in ready:
+                    os.read(self._wake_fd, 64)
+                    return None
                 if not ready:
                     return None
                 chunk = os.read(self._report_fd, 1 << 16)
@@ -124,6 +137,7 @@ class Workload:
             elif message["event"] == event:
                 if "control" in message:
                     self._map_control(message["control"])
+                self._is_running = False
                 return message
             else:
                 raise WorkloadError(f"the workload said {message['event']!r} where {event!r} was due")
@@ -132,11 +146,6 @@ class Workload:
         """Ask the threads to end their window; harmless before "ready" and after "done"."""
         if self._stop_word is not None:
             self._stop_word[0] = 1
-
-    @property
-    def is_ready(self) -> bool:
-        """True once :meth:`stop` can reach the threads."""
-        return self._stop_word is not None
 
     def read_arrays(self, described: dict[str, dict[str, Any]]) -> dict[str, npt.NDArray[Any]]:
         """The arrays of a "done" event, copied out of the workload's memory."""
@@ -165,12 +174,16 @@ class Workload:
         """End the workload: by its command, by SIGKILL where it does not follow. Idempotent."""
         if self._command_fd < 0:
             return
+        # In the window its main thread waits for the others, and before "ready" it may compile for seconds;
+        # neither would read the command soon.
+        is_listening = self._stop_word is not None and not self._is_running
         if self._process.poll() is None:
+            self.stop()
             self.send("exit")
         os.close(self._command_fd)
         self._command_fd = -1
         try:
-            self._process.wait(_EXIT_PATIENCE_SECONDS if self._stop_word is not None else 0.2)
+            self._process.wait(_EXIT_PATIENCE_SECONDS if is_listening else _KILL_AFTER_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -40,7 +40,7 @@ def _allocations(process: dict[str, Any]) -> dict[str, Any]:
     value, heap = process.get("allocations"), process.get("heap_delta_bytes")
     if value is None:
         return not_measured(process.get("allocations_reason") or "the workload has no allocation counter")
-    witness = None if heap is None else ("heap change, bytes", heap)
+    witness = None if heap is None else ("heap, net bytes", heap)
     if value != 0 or heap is None:
         return counter(value, MEASURED, "numba", witness, None, None)
     if heap == 0:
@@ -58,6 +58,10 @@ def _collections(process: dict[str, Any], collections: npt.NDArray[Any], window_
     recorded = count_by_generation(collections)
     before, after = process.get("gc_collections_before"), process.get("gc_collections_after")
     value = sum(in_window)
+    n_lost = process.get("gc_collections_lost") or 0
+    if n_lost:
+        reason = f"{n_lost:,} collections found no room in the workload's record of them"
+        return counter(value, NOT_PROVEN, "gc.callbacks", None, None, reason)
     if before is None or after is None:
         return counter(value, MEASURED, "gc.callbacks", None, None, None)
     grown = [int(b) - int(a) for a, b in zip(before, after, strict=True)]

@@ -74,6 +74,7 @@ def summarize(recording: Recording) -> dict[str, Any]:
         "threads": {thread: _describe_thread(recording, events, thread, off_cpu[thread]) for thread in THREADS},
         "messages": messages,
         "messages_planned": run["n_planned"],
+        "messages_in_file": run.get("n_file"),
         "messages_released": run.get("n_released"),
         "elapsed_ns": elapsed_ns,
         "achieved_rate_hz": messages * NS_PER_S / elapsed_ns if messages is not None and elapsed_ns else None,
@@ -90,6 +91,8 @@ def summarize(recording: Recording) -> dict[str, Any]:
         },
         "gc": describe_collections(recording, window_ns),
         "probes": meta["probes"],
+        "steal_ns": meta.get("steal_ns") or {},
+        "time_buckets": _time_buckets(recording),
         "tail": describe_tail(recording, off_cpu, events),
         "recording": None if recording.path is None else str(recording.path),
         "interrupted": meta["interrupted"],
@@ -158,6 +161,26 @@ def _interval(name: str, mode: str) -> str:
     return "push -> decision made (response time without a schedule, one sample a message)"
 
 
+def _time_buckets(recording: Recording) -> list[dict[str, Any]]:
+    """The run in slices of time, where not every batch was kept; empty where it was."""
+    run, buckets = recording.meta["run"], recording["time_buckets"]
+    if run.get("t_time_buckets_ns") is None:
+        return []
+    rows = []
+    for index, bucket in enumerate(buckets):
+        n = int(bucket["n_messages"])
+        rows.append(
+            {
+                "t_start_ns": run["t_time_buckets_ns"] + index * run["time_bucket_ns"],
+                "n_messages": n,
+                "n_batches": int(bucket["n_batches"]),
+                "total_mean_ns": int(bucket["total_sum_ns"]) / n if n else None,
+                "total_max_ns": int(bucket["total_max_ns"]) if n else None,
+            }
+        )
+    return rows
+
+
 def _notes(recording: Recording, off_cpu: Mapping[str, OffCpu]) -> list[str]:
     """What a reader must know to judge the result, found by the analysis."""
     meta, run = recording.meta, recording.meta["run"]
@@ -179,6 +202,11 @@ def _notes(recording: Recording, off_cpu: Mapping[str, OffCpu]) -> list[str]:
             "such time is counted as unexplained."
         )
     for thread, parts in off_cpu.items():
+        chosen = (meta["threads"].get(thread) or {}).get("cpu")
+        edges = (meta["edges"] or {}).get(thread) or {}
+        found = {edge["cpu"] for edge in edges.values() if edge and edge.get("cpu") is not None}
+        if found - {chosen}:
+            notes.append(f"The {thread} thread was to run on CPU {chosen} and found itself on {sorted(found)}.")
         n_lost = (run.get("gaps_lost") or {}).get(thread) or 0
         if n_lost:
             notes.append(

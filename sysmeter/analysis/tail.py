@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sysmeter.analysis.reads import column
+from sysmeter.analysis.reads import CLOCK_SLACK_NS, column, disjoint_gaps
 from sysmeter.errors import RecordingError
 from sysmeter.hist import LatencyHistogram, bucket_index, bucket_upper_bound, percentile_rank
 from sysmeter.units import NS_PER_S
@@ -161,9 +161,37 @@ def slow_messages(recording: Recording, threshold_ns: int) -> SlowMessages:
     t0, t_decided = _t0(recording, message, at), decided[row]
     above = t_decided - t0 >= threshold_ns
     message, t0, released, t_decided = message[above], t0[above], released[above], t_decided[above]
+    released = pushed_ns(recording, released, column(batches, "t_popped_ns")[row[above]])
     inside = np.clip(released, t0, t_decided)
     room = _t_room(recording, message, t0, inside, batches)
     return SlowMessages(message, t0, room, inside, t_decided, int((inside != released).sum()))
+
+
+def pushed_ns(
+    recording: Recording, released: npt.NDArray[np.int64], popped: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """When each message was in the queue at the latest: its release, or the end of a gap that begins with it.
+
+    The release is the feed thread's last clock read before the push. A gap that begins at this very read may
+    have come before the push, with the message still in the feed thread's hands, or after it. A strategy
+    thread that went on spinning and did not find the message tells: it was not there. Only where the strategy
+    thread was itself away at the release, and took the message as soon as it was back, both remain possible,
+    and its own gap, which it had in either case, is charged.
+    """
+    gaps = disjoint_gaps(recording, "feed")
+    start, end = column(gaps, "t_start_ns"), column(gaps, "t_end_ns")
+    at = np.minimum(np.searchsorted(start, released), max(len(start) - 1, 0))
+    if not len(start):
+        return released
+    begins_gap = start[at] == released
+    pushed = np.where(begins_gap, np.clip(popped, released, end[at]), released)
+    away = disjoint_gaps(recording, "strategy")
+    if len(away):
+        away_start, away_end = column(away, "t_start_ns"), column(away, "t_end_ns")
+        last = np.searchsorted(away_start, released + CLOCK_SLACK_NS, side="right") - 1
+        was_away = (last >= 0) & (away_end[last] > released) & (popped <= away_end[last] + CLOCK_SLACK_NS)
+        pushed = np.where(was_away, released, pushed)
+    return pushed
 
 
 def intended_ns(t_start_ns: int, rate_hz: int, message: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -9,6 +9,7 @@ import time
 import click
 
 from sysmeter.session import RunListener
+from sysmeter.units import NS_PER_S
 
 _REFRESH_SECONDS = 0.5
 
@@ -28,8 +29,9 @@ class ConsoleListener(RunListener):
         """One line on stderr, marked as worth knowing."""
         self.say(f"note: {text}")
 
-    def window_begins(self, expected_seconds: float, may_show_progress: bool) -> None:
+    def window_begins(self, expected_ns: int, may_show_progress: bool) -> None:
         """One line with the expected time, or a progress bar."""
+        expected_seconds = expected_ns / NS_PER_S
         length = f"about {expected_seconds:g} s" if expected_seconds else "less than a second for each million messages"
         if not (may_show_progress and sys.stderr.isatty()) or expected_seconds < 2 * _REFRESH_SECONDS:
             why = "" if may_show_progress else " (no progress: every allowed CPU is measured)"

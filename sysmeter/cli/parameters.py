@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import click
 
 from sysmeter.units import parse_duration_ns
@@ -25,4 +28,19 @@ class Duration(click.ParamType[int]):
         return value_ns
 
 
+class Seconds(click.FloatRange):
+    """A finite number of seconds: click itself lets "inf" and "nan" pass."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds, in the range."""
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return seconds
+
+
 DURATION = Duration()
+SECONDS = Seconds(0, min_open=True)
+SECONDS_OR_NONE = Seconds(0)

@@ -12,8 +12,6 @@ from sysmeter.workload import own_python
 if TYPE_CHECKING:
     from sysmeter.session import RunListener
 
-_NAME = "default-v1-2000000-1.feed"
-
 
 def cache_directory() -> Path:
     """Where compiled code and the default message file are kept, for this user."""
@@ -43,9 +41,10 @@ def default_feed(listener: RunListener) -> Path:
     Raises:
         SysmeterError: it cannot be made.
     """
-    from capstone import feedfile
+    from capstone import feedfile, generator
 
-    path = cache_directory() / _NAME
+    name = f"default-v{feedfile.VERSION}-{generator.DEFAULT_MESSAGES}-{generator.DEFAULT_SEED}.feed"
+    path = cache_directory() / name
     if path.exists():
         try:
             feedfile.read(path)
@@ -53,7 +52,7 @@ def default_feed(listener: RunListener) -> Path:
             listener.say(f"the cached message file {path} is damaged and is made anew")
         else:
             return path
-    listener.say("making the default message file, once (2,000,000 messages)")
+    listener.say(f"making the default message file, once ({generator.DEFAULT_MESSAGES:,} messages)")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from sysmeter.errors import RecordingError
+
 
 @click.command()
 @click.argument("recording", type=click.Path(path_type=Path))
@@ -16,4 +18,8 @@ def report(recording: Path, as_json: bool) -> None:
     from sysmeter.analysis.summary import summarize
     from sysmeter.cli.output import print_result
 
-    print_result(summarize(recordings.load(recording)), as_json)
+    try:
+        result = summarize(recordings.load(recording))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RecordingError(f"{recording} is damaged: meta.json does not hold what it must ({error!r})") from error
+    print_result(result, as_json)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sysmeter.cli.parameters import DURATION
+from sysmeter import hist
+from sysmeter.cli.parameters import DURATION, SECONDS, SECONDS_OR_NONE
 from sysmeter.errors import EXIT_INTERRUPTED, EXIT_OK, SysmeterError
 
 if TYPE_CHECKING:
@@ -33,13 +36,13 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=SECONDS,
     help="Length of the run at --rate, the warm-up included.  [default: the message file's]",
 )
 @click.option(
     "--warmup",
     "warmup_seconds",
-    type=click.FloatRange(0),
+    type=SECONDS_OR_NONE,
     default=1.0,
     show_default=True,
     help="The first so many seconds' worth of messages are not counted.",
@@ -58,7 +61,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--precision-bits",
-    type=click.IntRange(1, 12),
+    type=click.IntRange(hist.MIN_SUB_BITS, hist.MAX_SUB_BITS),
     default=7,
     show_default=True,
     help="Histograms have 2^BITS buckets per power of two: 7 is an error of 0.8 %.",
@@ -89,7 +92,7 @@ def run(feed: Path | None, cpus: str | None, out: Path | None, as_json: bool, **
     listener = ConsoleListener()
     chosen = host.choose_cpus(cpus)
     if out is None:
-        out = Path(f"sysmeter-{datetime.now():%Y%m%d-%H%M%S}")
+        out = _free_name(f"sysmeter-{datetime.now():%Y%m%d-%H%M%S}")
     settings = session.RunSettings(
         feed=str((feed if feed is not None else default_feed(listener)).absolute()),
         cache_dir=str(cache_directory()),
@@ -107,6 +110,15 @@ def run(feed: Path | None, cpus: str | None, out: Path | None, as_json: bool, **
         _say_interrupted(recording)
         return EXIT_INTERRUPTED
     return EXIT_OK
+
+
+def _free_name(base: str) -> Path:
+    """``base``, or with a number behind it where another run of the same second has it."""
+    for number in itertools.count(2):
+        path = Path(base if number == 2 else f"{base}-{number - 1}")
+        if not os.path.lexists(path) and not any(Path().glob(f".sysmeter-unfinished-*-{path.name}")):
+            return path
+    raise AssertionError
 
 
 def _say_interrupted(recording: Recording) -> None:

@@ -23,6 +23,9 @@ from sysmeter.records import KERNEL_EVENT
 DEFAULT_RING_BYTES = 16 << 20
 DEFAULT_SYSCALL_RING_BYTES = 4 << 20
 
+# More events than these are not kept, so that a run of any length has a bound: 352 MB.
+MAX_EVENTS = 4_000_000
+
 Events = npt.NDArray[np.void]
 
 
@@ -74,6 +77,7 @@ class ProbeSet:
         self._missed: dict[Hook, int | None] = dict.fromkeys(program.hook_fds, 0)
         self._misses_before: dict[Hook, int | None] = {}
         self._result: ProbeResult | None = None
+        self._is_full = False
         self._lock = threading.RLock()
         version = progstats.kernel_version()
         unknown = {progstats.why_misses_unknown(version, hook.raw) for hook in program.hook_fds} - {None}
@@ -172,7 +176,7 @@ class ProbeSet:
             self._require_open()
             events = self._take()
             if events.size:
-                self._chunks.append(events)
+                self._keep(events)
             return int(events.size)
 
     def close(self) -> ProbeResult:
@@ -211,6 +215,17 @@ class ProbeSet:
     def _require_open(self) -> None:
         if self._result is not None:
             raise KernelError("the probes are closed")
+
+    def _keep(self, events: Events) -> None:
+        """Hold events up to :data:`MAX_EVENTS`; what is beyond counts as lost, as the difference to the counters."""
+        room = MAX_EVENTS - sum(chunk.size for chunk in self._chunks)
+        if events.size > room and not self._is_full:
+            self._is_full = True
+            self.notes.append(
+                f"more than {MAX_EVENTS:,} kernel events: those after {int(events['t_ns'][room]):,} ns on the"
+                " monotonic clock were not kept and count as lost"
+            )
+        self._chunks.append(events[:room])
 
     def _take(self) -> Events:
         return np.concatenate([ring.drain() for ring in self._program.rings])

@@ -148,6 +148,8 @@ class Program:
 
     def close(self) -> None:
         """Detach everything. May be called again."""
-        for ring in self.rings:
-            ring.close()
-        self._loaded.close()
+        try:
+            for ring in self.rings:
+                ring.close()
+        finally:
+            self._loaded.close()

@@ -8,6 +8,7 @@ only grow.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 import numpy as np
@@ -67,5 +68,7 @@ class RingReader:
 
     def close(self) -> None:
         """Unmap. May be called again."""
-        self._producer.close()
-        self._consumer.close()
+        for memory in (self._producer, self._consumer):
+            # An error on its way up may hold an array of this memory; then it is unmapped with that.
+            with contextlib.suppress(BufferError):
+                memory.close()

@@ -29,7 +29,7 @@ def claim_lines(result: dict[str, Any], width: int) -> list[str]:
     for thread in ("feed", "strategy"):
         lines.append(f"  {thread}")
         lines += _rows(result["counters"][thread], _THREAD_ROWS, notes, width)
-    lines.append("  process, after warm-up")
+    lines.append("  process (allocations: in the whole loop, warm-up included)")
     lines += _rows(result["counters"]["process"], _PROCESS_ROWS, notes, width)
     for number, note in enumerate(notes, start=1):
         lines += wrap(note, width, f"  [{number}] ")

@@ -7,7 +7,9 @@ from typing import Any
 from sysmeter.report.claims import claim_lines, gc_line, off_cpu_lines, probe_lines
 from sysmeter.report.layout import MIN_WIDTH, cells, columns, count, plural, printable, wrap
 from sysmeter.report.tail import episode_lines, tail_lines
-from sysmeter.units import format_ns
+from sysmeter.units import NS_PER_S, format_ns
+
+_MAX_TIME_BUCKETS = 5
 
 _PERCENTILES = (
     ("p50", "p50_ns", 2),
@@ -59,8 +61,9 @@ def _settings_lines(result: dict[str, Any], width: int) -> list[str]:
     what = "the whole message file, " if settings.get("seconds") is None else ""
     pace += f", {what}{planned_seconds:g} s"
     pace += f" of which {settings['warmup_seconds']:g} s are warm-up"
-    if settings.get("loop"):
-        pace += ", file repeated"
+    in_file = result["messages_in_file"]
+    if in_file is not None and result["messages_planned"] > in_file:
+        pace += f", the file of {in_file:,} messages repeated"
     lines = _labelled("run", pace, width)
     lines += _labelled("feed", str(settings["feed"]), width)
     parts = [
@@ -183,5 +186,19 @@ def _closing_lines(result: dict[str, Any], width: int) -> list[str]:
     if result.get("stopped_by") == "stop_above":
         limit = result["settings"].get("stop_above_ns")
         lines += wrap(f"Stopped by the first response above {format_ns(limit)}.", width)
+    slowest = sorted(
+        (row for row in result["time_buckets"] if row["n_messages"]), key=lambda row: -row["total_max_ns"]
+    )[:_MAX_TIME_BUCKETS]
+    if slowest:
+        origin_ns = result["time_buckets"][0]["t_start_ns"]
+        words = "Slowest slices of the run (its start, mean and max of total): " + "; ".join(
+            f"{(row['t_start_ns'] - origin_ns) / NS_PER_S:.0f} s, {format_ns(row['total_mean_ns'])},"
+            f" {format_ns(row['total_max_ns'])}"
+            for row in slowest
+        )
+        lines += wrap(words, width, "", "  ")
+    if result["steal_ns"]:
+        words = ", ".join(f"CPU {cpu} {format_ns(value)}" for cpu, value in result["steal_ns"].items())
+        lines += wrap(f"Stolen by the hypervisor as far as it says (/proc/stat): {words}.", width, "", "  ")
     place = "not saved" if result["recording"] is None else printable(result["recording"])
     return lines + _labelled("recording", place, width)

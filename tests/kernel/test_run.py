@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sysmeter import host
+from sysmeter import host, recording
 from sysmeter.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
 from tests.support.commands import as_nobody, run_json, start, sysmeter
 
@@ -66,8 +66,19 @@ def public_directory():
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("run")
-    return directory, run_json(*SHORT, "--out", "recording", cwd=directory)
+    """(directory, result) of one run. One whose witnesses could not decide is taken again, twice at most.
+
+    An event in the instants of an edge together with one the kernel skipped leaves a counter "not proven":
+    the tool says so, and no other cause is accepted here.
+    """
+    for _ in range(3):
+        directory = tmp_path_factory.mktemp("run")
+        run = run_json(*SHORT, "--out", "recording", cwd=directory)
+        counters = [counter for part in run["counters"].values() for counter in part.values()]
+        undecided = [c for c in counters if c["status"] == "not_proven" and "too few to tell" in c["reason"]]
+        if not undecided:
+            break
+    return directory, run
 
 
 def test_every_probe_worked_and_lost_nothing(result):
@@ -76,11 +87,13 @@ def test_every_probe_worked_and_lost_nothing(result):
 
 
 def test_messages_are_all_released_and_timed(result):
-    run = result[1]
+    directory, run = result
     assert run["schema"] == "sysmeter.run/1"
     assert run["messages_released"] == 200_000
     assert run["messages"] == run["latency"]["total"]["count"] == 150_000
-    assert run["batches"] == run["latency"]["think"]["count"]
+    batches = recording.load(directory / "recording")["batches"]
+    assert run["batches"] == int((batches["first_message"] >= 50_000).sum())
+    assert batches["n_messages"].sum() == 200_000
     assert run["live"] is True
     assert run["interrupted"] is False
 
@@ -107,12 +120,12 @@ def test_episodes_are_conserved(result):
 
 
 def test_report_needs_no_root_and_says_the_same(public_directory):
-    recording = public_directory / "recording"
-    run = run_json(*SHORT, "--out", recording, cwd=public_directory)
-    done = sysmeter("report", "--json", recording, cwd=Path("/"), **as_nobody(public_directory))
+    saved = public_directory / "recording"
+    run = run_json(*SHORT, "--out", saved, cwd=public_directory)
+    done = sysmeter("report", "--json", saved, cwd=Path("/"), **as_nobody(public_directory))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == run
-    text = sysmeter("report", recording, cwd=Path("/"), **as_nobody(public_directory))
+    text = sysmeter("report", saved, cwd=Path("/"), **as_nobody(public_directory))
     assert text.returncode == 0
     assert all(len(line) <= 80 for line in text.stdout.splitlines())
 

@@ -339,6 +339,7 @@ def build(run: Run) -> Recording:
             "t_end_ns": t_end,
             "n_warmup": run.n_warmup,
             "n_planned": run.n_messages,
+            "n_file": run.n_messages,
             "n_released": run.n_messages,
             "n_popped": run.n_messages,
             "n_window_messages": len(total),

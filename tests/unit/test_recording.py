@@ -9,17 +9,23 @@ import subprocess
 import numpy as np
 import pytest
 
-from sysmeter import recording, records
+from sysmeter import hist, recording, records
 from sysmeter.errors import RecordingError
 from sysmeter.recording import ARRAYS, Recording, RecordingWriter
 
-META = dict.fromkeys(recording._META_KEYS) | {"format": recording.FORMAT}
+META = dict.fromkeys(recording._META_KEYS) | {
+    "format": recording.FORMAT,
+    "histograms": {name: {"sub_bits": 5, "count": 3} for name in ("think", "total")},
+}
 
 
 def a_recording(n_batches: int = 3) -> Recording:
     arrays = {name: np.empty(0, dtype) for name, dtype in ARRAYS.items()}
     arrays["batches"] = np.zeros(n_batches, records.BATCH)
     arrays["release_offsets"] = np.arange(n_batches, dtype="<i8")
+    for name in ("think_counts", "total_counts"):
+        arrays[name] = np.zeros(hist.n_buckets(5), "<i8")
+        arrays[name][7] = 3
     return Recording(dict(META), arrays)
 
 
@@ -82,6 +88,8 @@ def test_live_writers_place_is_not_taken_for_stale(tmp_path):
         (lambda path: np.save(path / "batches.npy", np.zeros(3)), "batches.npy"),
         (lambda path: np.save(path / "batches.npy", np.array([{}]), allow_pickle=True), "batches.npy"),
         (lambda path: np.save(path / "release_offsets.npy", np.zeros(2, "<i8")), "differ in length"),
+        (lambda path: np.save(path / "think_counts.npy", np.zeros(9, "<i8")), "think"),
+        (lambda path: np.save(path / "total_counts.npy", np.zeros(hist.n_buckets(5), "<i8")), "total"),
     ],
 )
 def test_damage_is_named(saved, damage, words):

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from sysmeter import recording as recordings
+from sysmeter import records
 from sysmeter.analysis.episodes import find_episodes
 from sysmeter.analysis.reads import thread_reads
 from sysmeter.analysis.summary import summarize
-from sysmeter.analysis.tail import SlowMessages, find_tail, intended_ns, slow_messages
+from sysmeter.analysis.tail import SlowMessages, find_tail, intended_ns, pushed_ns, slow_messages
 from sysmeter.errors import RecordingError
 from sysmeter.recording import Recording
 from sysmeter.report.text import render_run
@@ -215,3 +216,30 @@ def test_a_tail_that_the_histogram_does_not_confirm_is_not_complete() -> None:
     lost = int(recording["batches"]["t_decided_ns"].searchsorted(WINDOW + 3 * MS))
     recording["batches"]["t_decided_ns"][lost] = -1
     assert "NOT COMPLETE: the loop's histogram holds" in render_run(summarize(recording))
+
+
+@pytest.mark.parametrize(
+    ("popped", "strategy_away", "pushed"),
+    [
+        (700_300, None, 700_000),  # the strategy spun and did not find it: it was pushed after the gap
+        (100_090, None, 100_090),  # it found it at once: pushed before the gap
+        (
+            700_300,
+            (90_000, 700_200),
+            100_000,
+        ),  # away itself, took it when back: either way
+        (700_300, (90_000, 200_000), 700_000),  # it was back long before it found it
+        (700_300, (300_000, 700_200), 700_000),  # it left later: until then it had not found it
+    ],
+)
+def test_a_gap_that_begins_at_a_release_may_have_come_before_the_push(
+    popped: int, strategy_away: tuple[int, int] | None, pushed: int
+) -> None:
+    def gaps(*rows: tuple[int, int]) -> np.ndarray[Any, Any]:
+        return np.array([(*row, records.GAP_IN_SPIN) for row in rows], records.GAP)
+
+    away = gaps() if strategy_away is None else gaps(strategy_away)
+    recording = Recording({}, {"gaps_feed": gaps((50_000, 60_000), (100_000, 700_000)), "gaps_strategy": away})
+    released = np.array([100_000, 100_001])
+    found = pushed_ns(recording, released, np.array([popped, popped]))
+    assert found.tolist() == [pushed, 100_001]

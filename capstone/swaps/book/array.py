@@ -1,15 +1,15 @@
 """The default book: two arrays of quantities indexed by price, preallocated for the feed's range of prices.
 
 An update is one store, and a search for the next level only where the best one was deleted. Words: 0 lowest
-price, 1 number of prices, 2 best bid's index or -1, 3 best ask's index or the number of prices; from 8 the
-quantities bid, then the quantities asked.
+price, 1 number of prices, 2 best bid's index or -1, 3 best ask's index or the number of prices, 4 lowest bid's
+and 5 highest ask's index ever set; from 8 the quantities bid, then the quantities asked.
 """
 
 from __future__ import annotations
 
 from capstone.compiled import compiled
 
-_LOWEST, _N_PRICES, _BEST_BID, _BEST_ASK, _LEVELS = 0, 1, 2, 3, 8
+_LOWEST, _N_PRICES, _BEST_BID, _BEST_ASK, _WORST_BID, _WORST_ASK, _LEVELS = 0, 1, 2, 3, 4, 5, 8
 _BID = 0
 
 
@@ -25,16 +25,22 @@ def initialize(book, lowest_price_ticks: int, highest_price_ticks: int) -> None:
     book[_N_PRICES] = highest_price_ticks - lowest_price_ticks + 1
     book[_BEST_BID] = -1
     book[_BEST_ASK] = book[_N_PRICES]
+    book[_WORST_BID] = book[_N_PRICES]
+    book[_WORST_ASK] = -1
 
 
 @compiled
 def clear(book):
-    """Forget every level: the feed starts over."""
+    """Forget every level: the feed starts over. Only what was ever set is cleared, not all the prices there are."""
     n_prices = book[_N_PRICES]
-    for at in range(_LEVELS, _LEVELS + 2 * n_prices):
-        book[at] = 0
+    for index in range(book[_WORST_BID], book[_BEST_BID] + 1):
+        book[_LEVELS + index] = 0
+    for index in range(book[_BEST_ASK], book[_WORST_ASK] + 1):
+        book[_LEVELS + n_prices + index] = 0
     book[_BEST_BID] = -1
     book[_BEST_ASK] = n_prices
+    book[_WORST_BID] = n_prices
+    book[_WORST_ASK] = -1
 
 
 @compiled
@@ -48,6 +54,8 @@ def apply(book, side, price_ticks, quantity):
         if quantity > 0:
             if index > best:
                 book[_BEST_BID] = index
+            if index < book[_WORST_BID]:
+                book[_WORST_BID] = index
         elif index == best:
             while best >= 0 and book[_LEVELS + best] == 0:
                 best -= 1
@@ -59,6 +67,8 @@ def apply(book, side, price_ticks, quantity):
         if quantity > 0:
             if index < best:
                 book[_BEST_ASK] = index
+            if index > book[_WORST_ASK]:
+                book[_WORST_ASK] = index
         elif index == best:
             while best < n_prices and book[asks + best] == 0:
                 best += 1
