@@ -15,6 +15,7 @@ import pytest
 
 from sysmeter import host, recording
 from sysmeter.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
+from sysmeter.kernel.bpfsys import loaded_program_ids
 from tests.support.commands import as_nobody, run_json, start, sysmeter
 
 pytestmark = pytest.mark.kernel
@@ -43,17 +44,18 @@ def wait_until(condition, what: str) -> None:
     pytest.fail(f"waited in vain: {what}")
 
 
-def bpf_programs() -> set[str]:
-    """Tracing programs held by any process, as (process, link) of its descriptors."""
+def programs_of(tgid: int) -> set[int]:
+    """Ids of the BPF programs that a process holds."""
     found = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            target = os.readlink(link)
-        except OSError:
-            continue
-        if "bpf-prog" in target:
-            found.add(f"{link.parts[2]}:{target}")
+    for info in Path(f"/proc/{tgid}/fdinfo").iterdir():
+        found |= {int(line.split()[1]) for line in info.read_text().splitlines() if line.startswith("prog_id")}
     return found
+
+
+def assert_unloaded(programs: set[int]) -> None:
+    """The kernel frees programs a moment after their last descriptor."""
+    assert programs
+    wait_until(lambda: not programs & set(loaded_program_ids()), "the probes' detachment")
 
 
 @pytest.fixture
@@ -150,10 +152,10 @@ def test_competitor_on_the_strategy_cpu_is_named(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_saves_what_was_measured_and_leaves_nothing(tmp_path, number):
-    before = bpf_programs()
     process = start("run", "--json", "--loop", "--seconds", "600", "--warmup", "0.5", "--out", "r", cwd=tmp_path)
     _wait_for_window(process)
     time.sleep(1.5)
+    programs = programs_of(process.pid)
     children = children_of(process.pid)
     process.send_signal(number)
     stdout, stderr = process.communicate()
@@ -165,19 +167,18 @@ def test_interrupt_saves_what_was_measured_and_leaves_nothing(tmp_path, number):
     assert (tmp_path / "r" / "meta.json").exists()
     assert children
     assert not any(is_running(child) for child in children)
-    assert bpf_programs() <= before
+    assert_unloaded(programs)
 
 
 def test_second_run_removes_what_a_killed_one_left(tmp_path):
-    before = bpf_programs()
     process = start("run", "--loop", "--seconds", "600", "--out", "r", cwd=tmp_path)
     _wait_for_window(process)
-    children = children_of(process.pid)
+    programs, children = programs_of(process.pid), children_of(process.pid)
     assert children
     process.kill()
     process.communicate()
     wait_until(lambda: not any(is_running(child) for child in children), "the workload's death")
-    wait_until(lambda: bpf_programs() <= before, "the probes' detachment")
+    assert_unloaded(programs)
     leftovers = list(tmp_path.glob(".sysmeter-*"))
     assert len(leftovers) == 1
     run_json(*SHORT, "--out", "r", cwd=tmp_path)
@@ -185,9 +186,9 @@ def test_second_run_removes_what_a_killed_one_left(tmp_path):
 
 
 def test_killed_workload_is_an_error_and_leaves_nothing(tmp_path):
-    before = bpf_programs()
     process = start("run", "--loop", "--seconds", "600", "--out", "r", cwd=tmp_path)
     _wait_for_window(process)
+    programs = programs_of(process.pid)
     for child in children_of(process.pid):
         os.kill(child, signal.SIGKILL)
     _stdout, stderr = process.communicate()
@@ -195,7 +196,7 @@ def test_killed_workload_is_an_error_and_leaves_nothing(tmp_path):
     assert "SIGKILL" in stderr
     assert "Traceback" not in stderr
     assert list(tmp_path.iterdir()) == []
-    assert bpf_programs() <= before
+    assert_unloaded(programs)
 
 
 def test_without_probes_the_witnesses_speak_alone(tmp_path):
