@@ -6,23 +6,19 @@ Speaks the protocol of :mod:`sysmeter.workload`. Not meant to be started by hand
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from sysmeter.errors import EXIT_ERROR, SysmeterError
-from sysmeter.workload import Reporter
-
-_PR_SET_PDEATHSIG = 1
+from sysmeter.workload import Reporter, die_with_parent
 
 
 def main() -> int:
     """Run one workload; the exit code is the process's."""
     command_fd, report_fd, parent_tgid = (int(word) for word in sys.argv[1:4])
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != parent_tgid:
         return EXIT_ERROR  # the parent died before the kernel was told
     reporter = Reporter(command_fd, report_fd)

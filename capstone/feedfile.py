@@ -258,7 +258,7 @@ def _read_open(path: Path, file: BinaryIO) -> FeedFile:
     whole, rest = divmod(size_bytes - HEADER_BYTES, RECORD_BYTES)
     if rest:
         raise FeedFileError(
-            f"{path} is truncated: its last record has {rest} of {RECORD_BYTES} bytes "
+            f"{path} is truncated, or has something behind its end: its last record has {rest} of {RECORD_BYTES} bytes "
             f"(the header counts {count} records, {whole} are whole)",
             _MAKE_AGAIN,
         )

@@ -213,8 +213,13 @@ def load(path: Path) -> Recording:
         raise RecordingError(f"{path} {what}", "name the directory that `sysmeter run` saved")
     try:
         meta = json.loads((path / "meta.json").read_text())
-    except (OSError, ValueError) as error:
-        raise RecordingError(f"{path} is not a Recording: meta.json: {error}") from error
+    except OSError as error:
+        raise RecordingError(
+            f"{path} is not a Recording, or cannot be read: meta.json: {error.strerror}",
+            "name the directory that `sysmeter run` saved",
+        ) from error
+    except ValueError as error:
+        raise RecordingError(f"{path} is damaged: meta.json: {error}") from error
     found = meta.get("format") if isinstance(meta, dict) else None
     if found != FORMAT:
         raise RecordingError(
@@ -246,11 +251,12 @@ def _load_array(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     try:
         # mmap cannot map an empty array, and a truncated file fails here rather than at its first use.
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError):
         try:
             array = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            raise RecordingError(f"{path.parent} is damaged: {path.name}: {error}") from error
+        except (OSError, ValueError, EOFError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a whole array"
+            raise RecordingError(f"{path.parent} cannot be read or is damaged: {path.name}: {reason}") from error
     if array.dtype != dtype or array.ndim != 1:
         raise RecordingError(f"{path.parent} is damaged: {path.name} holds {array.dtype}, not {dtype}")
     return array

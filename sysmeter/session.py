@@ -91,7 +91,7 @@ class RunListener:
 def run(settings: RunSettings, out: Path, listener: RunListener | None = None) -> Recording:
     """Carry out one run and save its Recording in ``out``.
 
-    An interrupt (SIGINT or SIGTERM) inside the run ends it in order, and what was measured is saved with
+    An interrupt (SIGINT, SIGTERM or SIGHUP) inside the run ends it in order, and what was measured is saved with
     ``interrupted`` set; a second one abandons it.
 
     Raises:
@@ -242,7 +242,7 @@ class _Session:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM end the run in order.
+        """Let SIGINT, SIGTERM and SIGHUP end the run in order.
 
         The handler raises nothing while bcc or the workload's pipe is in use: it wakes the wait for the
         workload, which looks at what came. Only saving is broken off by the second signal directly.
@@ -257,7 +257,7 @@ class _Session:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wake_write_fd, b"!")
 
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = [signal.signal(number, on_signal) for number in numbers]
         try:
             yield

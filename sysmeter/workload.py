@@ -31,6 +31,7 @@ their window soon and in order. A workload dies with its parent (PR_SET_PDEATHSI
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import mmap
 import os
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+_PR_SET_PDEATHSIG = 1
 _EXIT_PATIENCE_SECONDS = 5.0
 _KILL_AFTER_SECONDS = 0.2
 
@@ -238,6 +240,11 @@ class Reporter:
     def progress(self, text: str) -> None:
         """Tell what is being done."""
         self.report("progress", text=text)
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def own_python(module: str) -> list[str]:

@@ -9,6 +9,7 @@ A number that one source alone has seen is a measurement. Two that agree make it
   lost event would have raised the witness. Otherwise it is "not proven".
 - Where two sources differ, nobody knows which is wrong: "not proven", with both numbers.
 - A length of time agrees within a tolerance that is printed beside it and is none where nothing was counted.
+  Where the tolerance is no smaller than the lengths, the witness cannot tell, and ``agrees`` is null.
   What was lost is then no more than the tolerance, so losses do not undo such an agreement either.
 - Without probes the witness stands alone: measured, and ``agrees`` is null.
 """
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sysmeter import records
-from sysmeter.analysis.offcpu import OffCpu, run_queue_delay_ns, switch_lead_ns
+from sysmeter.analysis.offcpu import OffCpu, run_queue_delay_ns, switch_lead_ns, throttled_ns
 from sysmeter.analysis.reads import column
 from sysmeter.analysis.slices import KIND_PREEMPTED, KIND_STOPPED, KIND_THROTTLED, KIND_VOLUNTARY, classify
 from sysmeter.units import format_ns
@@ -274,16 +275,25 @@ def _run_queue(window: Window, probes: dict[str, Any], off_cpu: OffCpu | None) -
     if witness is None:
         reason = lost or unknown
         return counter(value, NOT_PROVEN if reason else MEASURED, BPF, None, None, reason)
-    tolerance_ns = n_waits * RUN_QUEUE_TOLERANCE_PER_WAIT_NS + max(value, witness) // RUN_QUEUE_TOLERANCE_PART
-    if witness > value:
+    # schedstat takes a thread under a quota for one that waits for a CPU.
+    quota_ns = throttled_ns(off_cpu.slices, *window.inner_ns)
+    expected = value + quota_ns
+    tolerance_ns = n_waits * RUN_QUEUE_TOLERANCE_PER_WAIT_NS + max(expected, witness) // RUN_QUEUE_TOLERANCE_PART
+    if witness > expected:
         tolerance_ns += switch_lead_ns(off_cpu, *window.inner_ns)
-    agrees = abs(value - witness) <= tolerance_ns
     words = f"BPF adds up {format_ns(value)}, schedstat {format_ns(witness)}"
-    reason = None
+    if quota_ns:
+        words += f", which counts {format_ns(quota_ns)} of throttling too"
+    agrees: bool | None = abs(expected - witness) <= tolerance_ns
+    status, reason = MEASURED, words if quota_ns else None
     if not agrees:
+        status = NOT_PROVEN
         reason = f"{words}, more than the tolerance of {format_ns(tolerance_ns)} apart"
         reason += "".join(f"; {more}" for more in (lost, unknown) if more)
-    result = counter(value, NOT_PROVEN if reason else MEASURED, BPF, ("schedstat", witness), agrees, reason)
+    elif 0 < max(expected, witness) <= tolerance_ns:
+        agrees = None
+        reason = f"{words}: no more than the tolerance of {format_ns(tolerance_ns)} for {n_waits:,} waits this short"
+    result = counter(value, status, BPF, ("schedstat", witness), agrees, reason)
     result["tolerance_ns"] = tolerance_ns
     return result
 

@@ -13,6 +13,7 @@ from sysmeter.analysis.slices import (
     ENDED,
     KIND_PREEMPTED,
     KIND_STOPPED,
+    KIND_THROTTLED,
     KIND_VOLUNTARY,
     KINDS,
     Slices,
@@ -51,15 +52,24 @@ def run_queue_delay_ns(slices: Slices, t_start_ns: int, t_end_ns: int) -> tuple[
 def switch_lead_ns(off_cpu: OffCpu, t_start_ns: int, t_end_ns: int) -> int:
     """How much earlier than their switch-out the thread's preemptions in an interval may have begun, summed.
 
-    Each began at the earliest when the thread last read its clock, so the figure is measured, not assumed.
+    Each began at the earliest when the thread last read its clock, or came back from the slice before in the
+    same gap, so the figure is measured, not assumed.
     Slices in no gap add nothing.
     """
     slices, reads = off_cpu.slices, off_cpu.reads
     chosen = (slices.kind == KIND_PREEMPTED) & (slices.t_out_ns >= t_start_ns) & (slices.t_out_ns <= t_end_ns)
-    t_out_ns = slices.t_out_ns[chosen]
-    gap = reads.gap_of(t_out_ns)
-    lead = t_out_ns[gap >= 0] - reads.gap_start_ns[gap[gap >= 0]]
+    gap = reads.gap_of(slices.t_out_ns)
+    before = np.append(np.iinfo(np.int64).min, slices.t_in_ns[:-1])  # the thread's slices come by time
+    ran_ns = np.maximum(reads.gap_start_ns[gap], before) if len(reads.gap_start_ns) else before
+    lead = (slices.t_out_ns - ran_ns)[chosen & (gap >= 0)]
     return int(np.maximum(lead, 0).sum())
+
+
+def throttled_ns(slices: Slices, t_start_ns: int, t_end_ns: int) -> int:
+    """Time in an interval that a quota kept the thread off every CPU."""
+    chosen = slices.kind == KIND_THROTTLED
+    length = np.minimum(slices.t_in_ns[chosen], t_end_ns) - np.maximum(slices.t_out_ns[chosen], t_start_ns)
+    return int(np.maximum(length, 0).sum())
 
 
 def waits(slices: Slices, t_start_ns: int, t_end_ns: int, *, after_wakeup: bool) -> npt.NDArray[np.int64]:

@@ -77,7 +77,7 @@ def summarize(recording: Recording) -> dict[str, Any]:
         "messages_in_file": run.get("n_file"),
         "messages_released": run.get("n_released"),
         "elapsed_ns": elapsed_ns,
-        "achieved_rate_hz": messages * NS_PER_S / elapsed_ns if messages is not None and elapsed_ns else None,
+        "achieved_rate_hz": _achieved_rate_hz(meta["settings"], messages, elapsed_ns),
         "batches": run.get("n_window_batches"),
         **{key: run.get(key) for key in _RUN_KEYS},
         "stopped_by": run.get("stopped_by"),
@@ -98,6 +98,14 @@ def summarize(recording: Recording) -> dict[str, Any]:
         "interrupted": meta["interrupted"],
         "notes": [*meta["notes"], *_notes(recording, off_cpu)],
     }
+
+
+def _achieved_rate_hz(settings: dict[str, Any], messages: int | None, elapsed_ns: int | None) -> float | None:
+    """Messages over the time they took; n of them on schedule lie n - 1 periods apart, so one period is added."""
+    if not messages or not elapsed_ns:
+        return None
+    period_ns = NS_PER_S / settings["rate_hz"] if settings["mode"] == "paced" else 0
+    return messages * NS_PER_S / (elapsed_ns + period_ns)
 
 
 def _run_window(run: dict[str, Any]) -> tuple[int, int] | None:
@@ -214,6 +222,12 @@ def _notes(recording: Recording, off_cpu: Mapping[str, OffCpu]) -> list[str]:
                 f"{format_ns(parts.reads.resolution_ns)}; "
                 "such short ones are not told apart from service."
             )
+    n_timed = meta["histograms"]["total"]["count"]
+    if run.get("n_window_messages") and n_timed < run["n_window_messages"]:
+        notes.append(
+            f"{run['n_window_messages'] - n_timed:,} messages of the window have no response time: no decision was"
+            " made on them, as after a sequence gap."
+        )
     for name in ("think", "total"):
         negative = meta["histograms"][name].get("n_negative") or 0
         if negative:

@@ -6,10 +6,9 @@ import sys
 import threading
 import time
 
-import click
-
+from sysmeter.cli.streams import say
 from sysmeter.session import RunListener
-from sysmeter.units import NS_PER_S
+from sysmeter.units import NS_PER_S, format_ns
 
 _REFRESH_SECONDS = 0.5
 
@@ -23,7 +22,7 @@ class ConsoleListener(RunListener):
 
     def say(self, text: str) -> None:
         """One line on stderr."""
-        click.echo(f"sysmeter: {text}", err=True)
+        say(text)
 
     def note(self, text: str) -> None:
         """One line on stderr, marked as worth knowing."""
@@ -32,7 +31,7 @@ class ConsoleListener(RunListener):
     def window_begins(self, expected_ns: int, may_show_progress: bool) -> None:
         """One line with the expected time, or a progress bar."""
         expected_seconds = expected_ns / NS_PER_S
-        length = f"about {expected_seconds:g} s" if expected_seconds else "less than a second for each million messages"
+        length = f"about {format_ns(expected_ns)}" if expected_ns else "less than a second for each million messages"
         if not (may_show_progress and sys.stderr.isatty()) or expected_seconds < 2 * _REFRESH_SECONDS:
             why = "" if may_show_progress else " (no progress: every allowed CPU is measured)"
             self.say(f"measuring, {length}{why}")

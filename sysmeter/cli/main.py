@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from sysmeter import __version__
+from sysmeter.cli.streams import ensure_standard_streams, mute, say
 from sysmeter.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, SysmeterError
 
 # Name: (module that holds a click command of that name, its line in --help). The module is imported only
@@ -57,10 +59,12 @@ def entry() -> None:
 def main(arguments: list[str]) -> int:
     """Run one command line; returns the exit code."""
     try:
+        ensure_standard_streams()
         result: Any = cli.main(arguments, prog_name="sysmeter", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        with contextlib.suppress(OSError):
+            click.echo(error.format_message(), err=True)
         return EXIT_USAGE
     except click.ClickException as error:
         _say("error", error.format_message())
@@ -77,12 +81,13 @@ def main(arguments: list[str]) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head -1`) has what it wanted. Python flushes stdout once more on its way out.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        mute(sys.stdout)
         return 128 + signal.SIGPIPE
     except OSError as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
         _say("error", f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror or error))
+        mute(sys.stdout)
         return EXIT_ERROR
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
@@ -94,4 +99,4 @@ def main(arguments: list[str]) -> int:
 
 
 def _say(kind: str, text: str) -> None:
-    click.echo(f"sysmeter: {kind}: {text}", err=True)
+    say(f"{kind}: {text}")

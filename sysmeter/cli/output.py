@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-import click
+from sysmeter.cli.streams import write_result
 
 
 def print_result(result: dict[str, Any], as_json: bool) -> None:
@@ -13,9 +12,9 @@ def print_result(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         from sysmeter.report.json import dump
 
-        click.echo(dump(result))
+        text = dump(result)
     else:
         from sysmeter.report.text import render_run
 
-        click.echo(render_run(result))
-    sys.stdout.flush()
+        text = render_run(result)
+    write_result(text, result["recording"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysmeter.errors import SysmeterError
-from sysmeter.workload import own_python
+from sysmeter.workload import die_with_parent, own_python
 
 if TYPE_CHECKING:
     from sysmeter.session import RunListener
@@ -63,6 +63,7 @@ def default_feed(listener: RunListener) -> Path:
     # In a process of its own: the generator brings numba, whose LLVM must not meet bcc's.
     made = subprocess.run(
         [*own_python("sysmeter"), "feed", "make", "--force", str(path)],
+        preexec_fn=die_with_parent,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -12,6 +12,7 @@ import click
 
 from sysmeter import hist
 from sysmeter.cli.parameters import DURATION, SECONDS, SECONDS_OR_NONE
+from sysmeter.cli.streams import say
 from sysmeter.errors import EXIT_INTERRUPTED, EXIT_OK, SysmeterError
 
 if TYPE_CHECKING:
@@ -122,4 +123,4 @@ def _free_name(base: str) -> Path:
 
 
 def _say_interrupted(recording: Recording) -> None:
-    click.echo(f"sysmeter: interrupted; what was measured is saved in {recording.path}", err=True)
+    say(f"interrupted; what was measured is saved in {recording.path}")

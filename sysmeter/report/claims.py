@@ -69,16 +69,19 @@ def _verdict(found: dict[str, Any], notes: list[str]) -> str:
     if found["status"] == "not_proven":
         return f"NOT PROVEN {_note(found, notes)}"
     if found["agrees"] is None:
-        return "one source only"
+        return f"cannot tell {_note(found, notes)}" if "tolerance_ns" in found else "one source only"
     if "tolerance_ns" in found:
-        return f"agree ±{format_ns(found['tolerance_ns'])}"
+        words = f"agree ±{format_ns(found['tolerance_ns'])}"
+        return f"{words} {_note(found, notes)}" if found["reason"] else words
     if found["source"] == "BPF" and found["witness"]["value"] != found["value"]:
         return f"agree {_note(found, notes)}"
     return "agree"
 
 
 def _note(found: dict[str, Any], notes: list[str]) -> str:
-    if found["status"] == "measured":
+    if found["status"] == "measured" and found["reason"]:
+        note = f"Note: {found['reason']}"
+    elif found["status"] == "measured":
         note = "The rest fell into the window's edges, the instants in which the witness is read."
     else:
         lead = "Not measured" if found["status"] == "not_measured" else "Not proven"

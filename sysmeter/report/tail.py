@@ -65,7 +65,13 @@ def episode_lines(result: dict[str, Any], width: int) -> list[str]:
     shown = tail["episodes"][:_MAX_EPISODES]
     if not shown:
         return []
-    lines = wrap(f"Slowest episodes ({len(shown)} of {count(tail['n_episodes'])}), by peak", width)
+    lines = wrap(
+        f"Slowest episodes ({len(shown)} of {count(tail['n_episodes'])}), by peak; the parts say what held the oldest"
+        " message at each instant",
+        width,
+        "",
+        "  ",
+    )
     for number, episode in enumerate(shown, start=1):
         since = episode["since_window_ns"]
         words = "" if since is None else f"at {since / 1e9:.6f} s of the window, "

@@ -130,8 +130,8 @@ def _flow_lines(result: dict[str, Any], width: int) -> list[str]:
         words = f"{achieved:,.0f} messages/s"
         if target:
             # Floor, so that "100 %" is never the rounding of less.
-            share = int(1000 * achieved / target) / 10
-            words = f"achieved {words}, {share:.1f} % of the target {target:,}"
+            share = int(100_000 * achieved / target) / 1_000
+            words = f"achieved {words}, {share:.3f} % of the target {target:,}"
         lines += _labelled("rate", words, width)
     words = (
         f"ring full {count(result['ring_full_waits'])}, sequence gaps {count(result['sequence_gaps'])}, "

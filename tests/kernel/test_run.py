@@ -103,7 +103,9 @@ def test_messages_are_all_released_and_timed(result):
 def test_kernel_and_thread_agree_on_every_zero_counter(result):
     for thread in ("feed", "strategy"):
         for name, counter in result[1]["counters"][thread].items():
-            assert counter["agrees"] is True, (thread, name, counter)
+            # A length of time no longer than its tolerance is the one thing a witness may not be able to judge.
+            cannot_tell = name == "runq_delay_ns" and counter["value"] <= counter["tolerance_ns"]
+            assert counter["agrees"] is True or (cannot_tell and counter["agrees"] is None), (thread, name, counter)
             assert counter["status"] == "measured", (thread, name, counter)
     for thread in ("feed", "strategy"):
         counters = result[1]["counters"][thread]

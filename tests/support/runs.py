@@ -422,8 +422,8 @@ def _edges(events: np.ndarray[Any, Any], thread: str, t_window: int, t_end: int,
         length = sum(duration for _, _, duration in away.runners)
         if away.woken_after_ns is not None:
             runq_ns += length - away.woken_after_ns
-        elif away.prev_state in (0, 0x100) and away.runners[0][0] != 0:
-            runq_ns += length
+        elif away.prev_state in (0, 0x100):
+            runq_ns += length  # schedstat takes throttling for waiting, too
     opened = {
         "t_before_ns": low - 9_000,
         "t_after_ns": low,

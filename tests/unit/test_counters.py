@@ -347,3 +347,20 @@ def test_schedstat_may_be_above_by_what_passed_since_the_threads_last_clock_read
     assert counters(recording)["runq_delay_ns"]["agrees"] is False
     edge["runq_delay_ns"] -= 3 * base_ns + lead_ns + 1
     assert counters(recording)["runq_delay_ns"]["agrees"] is False
+
+
+def test_a_tolerance_as_large_as_the_lengths_cannot_confirm_them() -> None:
+    recording = run_with(Away("strategy", WINDOW + 3 * MS, 8_000, [(9, b"taker", 6_000)]))
+    found = counters(recording)["runq_delay_ns"]
+    assert 0 < found["value"] <= found["tolerance_ns"]
+    assert (found["status"], found["agrees"]) == ("measured", None)
+    assert "tolerance" in found["reason"]
+
+
+def test_schedstat_counts_throttling_as_waiting() -> None:
+    recording = run_with(preempted(), Away("strategy", WINDOW + 12 * MS, 100_000, [(0, b"swapper/1", 98_000)]))
+    found = counters(recording)["runq_delay_ns"]
+    assert (found["value"], found["witness"]["value"], found["agrees"]) == (98_000, 196_000, True)
+    assert "throttling" in found["reason"]
+    close_edge(recording)["runq_delay_ns"] -= 98_000
+    assert counters(recording)["runq_delay_ns"]["agrees"] is False

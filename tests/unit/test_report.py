@@ -121,8 +121,8 @@ def test_a_sibling_of_a_chosen_cpu_is_named(result: dict[str, Any]) -> None:
 
 
 def test_the_target_is_never_reached_by_rounding(result: dict[str, Any]) -> None:
-    result["achieved_rate_hz"] = 99_999.9
-    assert "99.9 % of the target" in render_run(result)
+    result["achieved_rate_hz"] = 99_999.999
+    assert "99.999 % of the target" in render_run(result)
 
 
 def test_the_parts_that_are_not_shown_are_summed() -> None:
