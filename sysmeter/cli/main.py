@@ -51,13 +51,8 @@ def cli() -> None:
     """Measure a low-latency loop, and prove where its slow moments come from."""
 
 
-def entry() -> None:
-    """The console script. Every failure ends here: a message and a hint on stderr, and an exit code."""
-    sys.exit(main(sys.argv[1:]))
-
-
 def main(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code."""
+    """Run one command line; every failure becomes a message and a hint on stderr. Returns the exit code."""
     try:
         ensure_standard_streams()
         result: Any = cli.main(arguments, prog_name="sysmeter", standalone_mode=False)
