@@ -38,7 +38,7 @@ def _serve(reporter: Reporter) -> None:
     from capstone.cache import use_cache
 
     # Both must stand before numba is imported.
-    cache = use_cache(Path(settings["cache_dir"]), {slot: settings[slot] for slot in ("book", "queue")})
+    cache = use_cache(Path(settings["cache_dir"]), {slot: settings[slot] for slot in ("book", "queue", "stall")})
     os.environ["NUMBA_NRT_STATS"] = "1"
     if cache.problem:
         reporter.note(cache.problem)

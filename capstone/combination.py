@@ -11,7 +11,7 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
-DEFAULTS = {"book": "array", "queue": "ring"}
+DEFAULTS = {"book": "array", "queue": "ring", "stall": "none"}
 
 _chosen = dict(DEFAULTS)
 

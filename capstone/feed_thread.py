@@ -30,8 +30,7 @@ _GAP_IN_SPIN = GAP_IN_SPIN
 # The order to stop is looked for at each turn of a spin, and once in so many messages where none is due to spin.
 _STOP_CHECK_MASK = layout.MESSAGES_PER_CLOCK_READ - 1
 
-# The first message is intended this long after the barrier, so that both threads are in their loops by then.
-_START_DELAY_NS = 1_000_000
+_START_DELAY_NS = layout.START_DELAY_NS
 
 
 @compiled

@@ -24,6 +24,9 @@ DECISION_WORDS = 4
 GAP_WORDS = 3
 BUCKET_WORDS = 4
 
+# The first message is intended this long after both threads have entered their loops.
+START_DELAY_NS = 1_000_000
+
 # How many messages either thread handles at most between two reads of the clock, so that a gap inside a
 # large batch is seen as well as one between batches.
 MESSAGES_PER_CLOCK_READ = 32
@@ -80,6 +83,8 @@ _CONSTANTS = 4 * CACHE_LINE_WORDS
     GAPS_STRATEGY_AT,
     TAIL_AT,
     EDGES_AT,
+    STALL_AT,
+    N_STALL_WORDS,
     # results
     RING_FULL_WAITS,
     N_POPPED,
@@ -95,7 +100,7 @@ _CONSTANTS = 4 * CACHE_LINE_WORDS
     T_TIME_BUCKETS,
     T_LAST_BATCH,
     STOPPED_ABOVE,
-) = range(_CONSTANTS, _CONSTANTS + 49)
+) = range(_CONSTANTS, _CONSTANTS + 51)
 N_PARAMETERS = _CONSTANTS + 64
 
 # A state of the feed handler: it makes decisions.

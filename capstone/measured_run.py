@@ -97,6 +97,8 @@ class MeasuredRun:
                 "allocations": allocations_after.alloc - allocations_before.alloc,
                 "allocations_interval": "the whole loop, warm-up included",
                 "allocations_reason": None,
+                "allocation_sources": ["numba"],
+                "loop_ns": outcome.loop_ns(memory),
                 "heap_delta_bytes": outcome.heap_delta_bytes(memory),
                 "gc_collections_lost": int(memory.array("collections_header")[1]),
                 "gc_collections_before": collections_before,

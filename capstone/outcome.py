@@ -101,6 +101,17 @@ def heap_delta_bytes(memory: RunMemory) -> int | None:
     return heap_in_use_bytes(closed) - heap_in_use_bytes(opened)
 
 
+def loop_ns(memory: RunMemory) -> list[int] | None:
+    """[begin, end] of the time in which both threads were in compiled code; None where the run did not get far.
+
+    All that the loops allocate lies in it, and nothing that the interpreter does before and after them.
+    """
+    t_end_ns = int(memory.edges[layout.STRATEGY_CLOSE][layout.EDGE_T_AFTER])
+    if not memory.edges[layout.STRATEGY_CLOSE][layout.EDGE_TAKEN]:
+        return None
+    return [int(memory.parameters[layout.T_START]) - layout.START_DELAY_NS, t_end_ns]
+
+
 def locate_arrays(memory: RunMemory, plan: Plan, results: layout.SharedMemory) -> dict[str, dict[str, Any]]:
     """Where each array of the Recording lies: the large ones in place, the rest copied to ``results``."""
     p = memory.parameters
@@ -108,6 +119,7 @@ def locate_arrays(memory: RunMemory, plan: Plan, results: layout.SharedMemory) -
     word: np.dtype[Any] = np.dtype("<i8")
     in_place = {name: (name, word, len(memory.array(name))) for name in ("think_counts", "total_counts")}
     copied: dict[str, npt.NDArray[Any]] = {"collections": memory.array("collections")[:n_collections]}
+    copied["stalls"] = np.array(combination.component("stall").kept(memory.array("stall")), records.STALL)
     for name in records.THREADS:
         copied[f"gaps_{name}"] = _as_records(gaps.kept(memory.array(f"gap_words_{name}")), records.GAP)
     if plan.is_full:

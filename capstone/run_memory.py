@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capstone import combination, gaps, layout, tail_store
-from sysmeter import hist, records
+from sysmeter import decisions, hist, records
 from sysmeter.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _ADDRESSES = {
     layout.GAPS_STRATEGY_AT: "gap_words_strategy",
     layout.TAIL_AT: "tail",
     layout.EDGES_AT: "edges",
+    layout.STALL_AT: "stall",
 }
 
 
@@ -76,6 +77,7 @@ class RunMemory(layout.SharedMemory):
             ("gap_words_feed", gaps.n_words()),
             ("gap_words_strategy", gaps.n_words()),
             ("tail", tail_store.n_words()),
+            ("stall", combination.component("stall").n_words(settings)),
             ("collections_header", 2),
         ):
             self.add(name, word, length)
@@ -102,7 +104,8 @@ class RunMemory(layout.SharedMemory):
     @property
     def recording_bytes(self) -> int:
         """What a Recording of this run takes at most, the kernel's events aside."""
-        return self.n_bytes - self._feed.messages.nbytes
+        decisions_file_bytes = len(self.array("decision_words")) // layout.DECISION_WORDS * decisions.MAX_LINE_BYTES
+        return self.n_bytes - self._feed.messages.nbytes + decisions_file_bytes
 
     def reset(self, plan: Plan) -> None:
         """Bring all memory to its state before a run of this plan; every page is touched here."""
@@ -117,6 +120,7 @@ class RunMemory(layout.SharedMemory):
         for name in ("gap_words_feed", "gap_words_strategy"):
             gaps.initialize(self.array(name))
         tail_store.initialize(self.array("tail"))
+        combination.component("stall").initialize(self.array("stall"), self._settings)
         for name in ("think_stats", "total_stats"):
             self.array(name)[layout.STAT_MIN] = NEVER_NS
         settings = self._settings
@@ -139,6 +143,7 @@ class RunMemory(layout.SharedMemory):
             layout.RELEASE_MASK: NEVER_NS - 1 if plan.is_full else plan.n_release_slots - 1,
             layout.N_RELEASE_SLOTS: plan.n_release_slots,
             layout.N_BATCH_SLOTS: plan.n_batch_slots,
+            layout.N_STALL_WORDS: len(self.array("stall")),
             layout.N_HISTOGRAM_BUCKETS: hist.n_buckets(settings["precision_bits"]),
         }
         parameters.update({word: self.address(name) for word, name in _ADDRESSES.items()})

@@ -16,13 +16,19 @@ from sysmeter.records import GAP_IN_BATCH, GAP_IN_SPIN
 
 _queue = combination.component("queue")
 _available = _queue.available
-_peek = _queue.peek
+_first = _queue.first
+_read = _queue.read
 _release = _queue.release
 _N_QUEUE_WORDS = _queue.n_words()
 _book = combination.component("book")
 _apply = _book.apply
 _clear = _book.clear
 _top = _book.top
+_stall = combination.component("stall")
+_arm_stall = _stall.arm
+_stall_is_due = _stall.is_due
+_spin_stall = _stall.spin
+_note_waiting = _stall.note_waiting
 
 _N_GAP_WORDS = n_gap_words()
 _N_TAIL_WORDS = n_tail_words()
@@ -74,6 +80,7 @@ def run_strategy(parameters_at):
     gap_threshold_ns = p[_P.GAP_THRESHOLD_NS]
     stop_above_ns = p[_P.STOP_ABOVE_NS]
     n_warmup = p[_P.N_WARMUP]
+    stall = words(p[_P.STALL_AT], p[_P.N_STALL_WORDS])
     n_before_edges = p[_P.N_BEFORE_EDGES]
     n_file = p[_P.N_FILE]
     n_instruments = p[_P.N_INSTRUMENTS]
@@ -111,6 +118,9 @@ def run_strategy(parameters_at):
                 keep_gap(gaps, last_ns, now_ns, _GAP_IN_SPIN)
             last_ns = open_window(edges_at, _STRATEGY_OPEN, True)
             opened = True
+        if _stall_is_due(stall, last_ns):
+            last_ns = _spin_stall(stall, gaps, last_ns, gap_threshold_ns)
+            _note_waiting(stall, _available(queue_at, queue))
         # Read before the queue: what the feed thread pushed last is then seen below.
         feed_done = load_acquire(done_at)
         n = _available(queue_at, queue)
@@ -128,13 +138,14 @@ def run_strategy(parameters_at):
         n_applied = 0
         first_seq = 0
         last_seq = 0
+        cursor, cursor_rest = _first(queue)
         for k in range(n):
             if k & _CLOCK_MASK == _CLOCK_MASK:
                 now_ns = clock_ns()
                 if now_ns - last_ns > gap_threshold_ns:
                     keep_gap(gaps, last_ns, now_ns, _GAP_IN_BATCH)
                 last_ns = now_ns
-            seq, word1, word2, _t0_ns = _peek(queue_at, queue, k)
+            seq, word1, word2, t0_ns, cursor, cursor_rest = _read(queue, cursor, cursor_rest)
             if k == 0:
                 first_seq = seq
             last_seq = seq
@@ -196,13 +207,16 @@ def run_strategy(parameters_at):
             first_k = max(0, n_warmup - n_popped)
             peak_ns = 0
             sum_ns = 0
-            for k in range(first_k, n):
+            cursor, cursor_rest = _first(queue)
+            for k in range(n):
                 if k & _CLOCK_MASK == _CLOCK_MASK:
                     now_ns = clock_ns()
                     if now_ns - last_ns > gap_threshold_ns:
                         keep_gap(gaps, last_ns, now_ns, _GAP_IN_BATCH)
                     last_ns = now_ns
-                _seq, _word1, _word2, t0_ns = _peek(queue_at, queue, k)
+                seq, word1, word2, t0_ns, cursor, cursor_rest = _read(queue, cursor, cursor_rest)
+                if k < first_k:
+                    continue
                 response_ns = t_decided_ns - t0_ns
                 record_value(total, total_stats, response_ns, sub_bits)
                 sum_ns += response_ns
@@ -224,6 +238,8 @@ def run_strategy(parameters_at):
                 if peak_ns > stop_above_ns and p[_P.STOPPED_ABOVE] == 0:
                     p[_P.STOPPED_ABOVE] = 1
                     store_release(parameters_at + _STOP_BYTES, 1)
+        if n_batches == 0:
+            _arm_stall(stall, p[_P.T_START])
         n_batches += 1
         n_popped += n
         _release(queue_at, queue, n)

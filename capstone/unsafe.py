@@ -137,3 +137,46 @@ def malloc_info(typingctx, address):
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
+
+
+@intrinsic
+def allocate(typingctx, n_bytes):
+    """Address of ``n_bytes`` from numba's allocator, which is malloc(3) and counts the call; 0 without memory."""
+
+    def codegen(context, builder, signature, args):
+        return builder.ptrtoint(context.nrt.allocate(builder, args[0]), _I64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def free(typingctx, address):
+    """Give back what :func:`allocate` returned."""
+
+    def codegen(context, builder, signature, args):
+        context.nrt.free(builder, builder.inttoptr(args[0], ir.IntType(8).as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def mutex_lock(typingctx, address):
+    """pthread_mutex_lock(3) on the mutex at ``address``: sleeps in the kernel while another thread holds it."""
+
+    def codegen(context, builder, signature, args):
+        _call(builder, "pthread_mutex_lock", _I32, [_I64.as_pointer()], [_pointer(builder, args[0])])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def mutex_unlock(typingctx, address):
+    """pthread_mutex_unlock(3) on the mutex at ``address``."""
+
+    def codegen(context, builder, signature, args):
+        _call(builder, "pthread_mutex_unlock", _I32, [_I64.as_pointer()], [_pointer(builder, args[0])])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen

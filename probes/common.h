@@ -2,13 +2,13 @@
  *
  * sysmeter/kernel/source.py puts this file in front of the selected probe files and compiles the whole as
  * one translation unit. Before it come lines generated from Python (so that each number has one home):
- *   EVENT_*, FLAG_*        kinds and flags of sysmeter/records.py
+ *   EVENT_*, FLAG_*        kinds and flags of sysmeter/records.py, and ALLOCATION_*, its allocator's functions
  *   PROBE_*                number of a probe: its bit in watched_thread.probes, its rows in `counters`
- *   N_PROBES, N_CPUS, MAX_WATCHED, EVENT_RING_PAGES, SYSCALL_RING_PAGES
+ *   N_PROBES, N_CPUS, MAX_WATCHED, EVENT_RING_PAGES, SYSCALL_RING_PAGES, ALLOCATION_RING_PAGES
  * and behind it assertions that struct kernel_event equals records.KERNEL_EVENT byte for byte.
  *
- * A probe file holds handlers only: TRACEPOINT_PROBE(category, event) or RAW_TRACEPOINT_PROBE(event), each
- * tracepoint in one file only. Map operations stand in functions, never in macros: bcc does not rewrite those.
+ * A probe file holds handlers only: TRACEPOINT_PROBE(category, event), RAW_TRACEPOINT_PROBE(event), or
+ * uprobe__LIBRARY__FUNCTION(ctx), each in one file only. Map operations stand in functions, never in macros: bcc does not rewrite those.
  */
 
 #define COMM_BYTES 16

@@ -35,6 +35,14 @@ class FeedFileError(SysmeterError):
     """A message file is missing, damaged or of another version."""
 
 
+class DecisionsFileError(SysmeterError):
+    """A decisions file cannot be written, or is missing or not sound."""
+
+
+class ClaimsFileError(SysmeterError):
+    """A file of claims cannot be read, is not TOML, or states what is not a claim."""
+
+
 class RecordingError(SysmeterError):
     """A Recording cannot be written, or what is on disk is not a valid one."""
 

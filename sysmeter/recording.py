@@ -8,6 +8,8 @@ Layout of the directory (format ``sysmeter.recording/1``)::
                          "tail": those of the kept batches, one after the other
     release_offsets.npy  int64 per batch: where its first message's release stands in releases.npy
     decisions.npy        records.DECISION (empty with storage "tail")
+    decisions.csv        the same as text, see sysmeter.decisions; not there with storage "tail". Never read back:
+                         it is for `sysmeter decisions` and other programs
     gaps_feed.npy        records.GAP, by time
     gaps_strategy.npy    records.GAP, by time
     kernel_events.npy    records.KERNEL_EVENT, by time; raw, so that a better analysis can be run on it later
@@ -15,6 +17,7 @@ Layout of the directory (format ``sysmeter.recording/1``)::
     think_counts.npy     int64 bucket counts of the histogram "think"
     total_counts.npy     int64 bucket counts of the histogram "total"
     time_buckets.npy     records.TIME_BUCKET (empty with storage "full")
+    stalls.npy           records.STALL, the injected ones, by time
 
 It is written under a temporary name beside its place and renamed when complete, so a directory with the
 final name is always whole. A temporary one that nobody holds any more is removed at the next start.
@@ -33,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sysmeter import hist, records
+from sysmeter import decisions, hist, records
 from sysmeter.errors import RecordingError
 
 if TYPE_CHECKING:
@@ -56,7 +59,10 @@ ARRAYS: dict[str, np.dtype[Any]] = {
     "think_counts": _INT64,
     "total_counts": _INT64,
     "time_buckets": records.TIME_BUCKET,
+    "stalls": records.STALL,
 }
+
+DECISIONS_FILE = "decisions.csv"
 
 _META_KEYS = (
     "format",
@@ -139,6 +145,8 @@ class RecordingWriter:
                 if array.dtype != dtype:
                     raise RecordingError(f"{name} has dtype {array.dtype}, not {dtype}")
                 self._write(f"{name}.npy", array)
+            if keeps_decisions(recording.meta):
+                self._write(DECISIONS_FILE, recording.arrays.get("decisions", np.empty(0, records.DECISION)))
             self._write("meta.json", recording.meta)
             os.fsync(self._lock_fd)
             if os.path.lexists(self.path):
@@ -167,6 +175,8 @@ class RecordingWriter:
         with open(path, "xb") as file:
             if isinstance(content, dict):
                 file.write(json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+            elif name == DECISIONS_FILE:
+                decisions.write_lines(file, content)
             else:
                 # np.save reports a full disk without its errno; this writes the same bytes.
                 np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(content))
@@ -174,6 +184,11 @@ class RecordingWriter:
             file.flush()
             os.fsync(file.fileno())
             os.fchmod(file.fileno(), 0o644)
+
+
+def keeps_decisions(meta: dict[str, Any]) -> bool:
+    """Whether a run kept its decisions: no file, unlike an empty one, never means that there was none."""
+    return (meta["run"] or {}).get("storage") != "tail"
 
 
 def remove_stale(parent: Path) -> list[Path]:

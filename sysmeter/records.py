@@ -43,6 +43,9 @@ GAP_IN_BATCH = 1  # between popping a batch and its decision, or releasing a mes
 # One collection of the workload's Python garbage collector.
 COLLECTION = np.dtype([("t_start_ns", "<i8"), ("t_end_ns", "<i8"), ("generation", "<i8"), ("tid", "<i8")])
 
+# One injected stall of the strategy thread, and how many messages waited in the queue at its end.
+STALL = np.dtype([("t_start_ns", "<i8"), ("duration_ns", "<i8"), ("n_waited", "<i8")])
+
 # Aggregates of one slice of time, kept in runs whose batches are not all kept.
 TIME_BUCKET = np.dtype([("n_messages", "<i8"), ("n_batches", "<i8"), ("total_sum_ns", "<i8"), ("total_max_ns", "<i8")])
 
@@ -72,6 +75,13 @@ EVENT_WAKEUP = 2
 EVENT_PAGE_FAULT = 3
 # raw_syscalls:sys_enter of a watched thread: value = system call number.
 EVENT_SYSCALL = 4
+# A call of libc's allocator by a watched thread: value = which function, below; value2 = bytes asked for, free: 0.
+EVENT_ALLOCATION = 5
+
+ALLOCATION_MALLOC = 1
+ALLOCATION_CALLOC = 2
+ALLOCATION_REALLOC = 3
+ALLOCATION_FREE = 4
 
 FLAG_BROKEN_LINK = 1  # EVENT_SWITCH: the previous task is not the next task of the CPU's last switch
 FLAG_KERNEL_MODE = 2  # EVENT_PAGE_FAULT: the fault was taken in kernel mode

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sysmeter import __version__, clock, host, records
-from sysmeter.errors import EXIT_INTERRUPTED, RecordingError, SysmeterError
+from sysmeter.errors import EXIT_INTERRUPTED, RecordingError, SysmeterError, UsageError
 from sysmeter.recording import FORMAT, Recording, RecordingWriter
 from sysmeter.workload import Workload, own_python
 
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from sysmeter.kernel import ProbeSet
 
 PROBE_NAMES = ("context_switch", "runq_delay", "page_fault", "syscalls")
+AUDIT_PROBE = "allocations"
 
 # The rings are drained after the run; in a long run also now and then, from a CPU that is not measured
 # where there is one. Each wake-up of the observer on a measured CPU is a preemption it causes itself.
 _DRAIN_SECONDS_UNMEASURED = 1.0
 _DRAIN_SECONDS_MEASURED = 60.0
+# An audit counts and does not time, and an allocating loop makes some 500,000 calls a second: half the ring.
+_DRAIN_SECONDS_AUDIT = 0.5
 
 
 class Interrupted(SysmeterError):
@@ -62,6 +65,15 @@ class RunSettings:
     instrument: int = 42
     book: str = "array"
     queue: str = "ring"
+    stall: str = "none"
+    stall_every_ns: int | None = None
+    stall_for_ns: int = 10_000_000
+    audit: bool = False
+
+    @property
+    def probe_names(self) -> tuple[str, ...]:
+        """The probes that the run asks for, whether or not they can be had."""
+        return (*PROBE_NAMES, AUDIT_PROBE) if self.audit else PROBE_NAMES
 
 
 class UnsavedRecording(SysmeterError):
@@ -97,6 +109,8 @@ def run(settings: RunSettings, out: Path, listener: RunListener | None = None) -
     Raises:
         SysmeterError: what was wrong, with a remedy. Nothing is left attached, running or half-written.
     """
+    if settings.audit and not settings.probes:
+        raise UsageError("an audit needs the kernel probes, which are switched off", "leave out --audit or --no-probes")
     return _Session(settings, out, listener or RunListener()).run()
 
 
@@ -143,7 +157,7 @@ class _Session:
             return
         from sysmeter.kernel import ProbeSet
 
-        with ProbeSet.open(PROBE_NAMES) as probes:
+        with ProbeSet.open(self._settings.probe_names) as probes:
             probes.self_test()
             yield probes
 
@@ -156,6 +170,7 @@ class _Session:
         clock_facts["reason"] = "the probes are off" if probes is None else None
         if probes is not None:
             clock_facts["checked_start"], clock_facts["reason"] = probes.check_clock()
+            probes.attach_process(ready["tgid"])
             probes.watch({thread["tid"]: name for name, thread in threads.items()})
         settings["feed_sha256"] = ready["feed_sha256"]
         steal_before_ns = host.read_cpu_steal()
@@ -165,7 +180,7 @@ class _Session:
         settings["ring_slots"] = done["run"]["ring_slots"]
         arrays = workload.read_arrays(done["arrays"])
         arrays["kernel_events"] = np.empty(0, records.KERNEL_EVENT)
-        statuses: dict[str, Any] = {name: _probe_off() for name in PROBE_NAMES}
+        statuses: dict[str, Any] = {name: _probe_off() for name in self._settings.probe_names}
         if probes is not None:
             is_good, reason = probes.check_clock()
             clock_facts["checked_end"] = is_good
@@ -174,7 +189,9 @@ class _Session:
             for text in result.notes:
                 self._note(text)
             arrays["kernel_events"] = result.events
-            statuses = result.statuses
+            statuses = dict(result.statuses)
+        if statuses.get(AUDIT_PROBE, {}).get("status") == "ok":
+            done["process"].setdefault("allocation_sources", []).append("libc")
         meta = {
             "format": FORMAT,
             "sysmeter_version": __version__,
@@ -205,6 +222,8 @@ class _Session:
             self._phase = _IN_WINDOW
             workload.send("go")
             drain_seconds = _DRAIN_SECONDS_UNMEASURED if self._housekeeping else _DRAIN_SECONDS_MEASURED
+            if self._settings.audit:
+                drain_seconds = min(drain_seconds, _DRAIN_SECONDS_AUDIT)
             while True:
                 done = workload.receive("done", drain_seconds)
                 if done is not None:

@@ -25,6 +25,9 @@ it may send ``{"event": "note", "text"}``, which the user should know and the Re
 meta.json as they are. ``control`` names one int64 word: the observer stores 1 there, and the threads end
 their window soon and in order. A workload dies with its parent (PR_SET_PDEATHSIG).
 
+In ``process``, ``allocation_sources`` names the workload's own counters of allocations, to which the observer adds
+its own; ``loop_ns`` is the interval in which the measured threads allocate nothing that those leave out.
+
 :class:`Workload` is the observer's side, :class:`Reporter` the workload's.
 """
 

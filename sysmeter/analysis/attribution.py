@@ -58,7 +58,7 @@ def attribute(recording: Recording, off_cpu: Mapping[str, OffCpu], slow: SlowMes
     t_start_ns = int(slow.t0_ns.min()) if len(slow) else 0
     t_end_ns = int(episodes.t_end_ns.max()) if len(slow) else 0
     timelines = {
-        thread: thread_timeline(recording.meta, parts.reads, parts.slices, t_start_ns, t_end_ns)
+        thread: thread_timeline(recording.meta, parts.reads, parts.slices, recording["stalls"], t_start_ns, t_end_ns)
         for thread, parts in off_cpu.items()
     }
     sample_time, wall_time = {}, {}

@@ -17,6 +17,7 @@ RUN_QUEUE = "run queue"
 THROTTLED = "throttled"
 STOPPED = "stopped"
 SYSMETER = "sysmeter itself"
+INJECTED_STALL = "injected stall"
 
 
 class Cause(NamedTuple):

@@ -1,4 +1,7 @@
-"""Claims about the whole workload process: allocations after warm-up, and Python's collections."""
+"""Claims about the whole workload process: allocations after warm-up, and Python's collections.
+
+Allocations are counted by numba, and in an audit by libc's calls too: see :mod:`sysmeter.analysis.allocations`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sysmeter.analysis.allocations import audited_allocations, describe_sources
 from sysmeter.analysis.counters import MEASURED, NOT_PROVEN, counter, not_measured
 from sysmeter.analysis.reads import column
 
@@ -26,8 +30,10 @@ def process_counters(recording: Recording, window_ns: tuple[int, int] | None) ->
         reason = "the run ended before its window"
         return {"allocations": not_measured(reason), "gc_collections": not_measured(reason)}
     process = recording.meta["process"]
+    allocations = _allocations(process)
+    audited = audited_allocations(recording)
     return {
-        "allocations": _allocations(process),
+        "allocations": {**(allocations if audited is None else audited), **describe_sources(recording.meta)},
         "gc_collections": _collections(process, recording["collections"], window_ns),
     }
 

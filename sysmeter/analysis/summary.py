@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sysmeter.analysis.allocations import thread_allocations
 from sysmeter.analysis.attribution import describe_tail
 from sysmeter.analysis.counters import is_ok, losses, thread_counters, thread_window, usable_probes
+from sysmeter.analysis.decisions import describe_decisions
 from sysmeter.analysis.offcpu import OffCpu, describe_off_cpu, syscalls_by_number
 from sysmeter.analysis.process import describe_collections, process_counters
 from sysmeter.analysis.reads import by_time, thread_reads
 from sysmeter.analysis.slices import off_cpu_slices, switch_chain
+from sysmeter.analysis.stalls import describe_stalls
 from sysmeter.analysis.tail import histogram
-from sysmeter.records import THREADS
+from sysmeter.records import EVENT_ALLOCATION, THREADS
 from sysmeter.units import NS_PER_S, format_ns
 
 if TYPE_CHECKING:
@@ -81,10 +84,15 @@ def summarize(recording: Recording) -> dict[str, Any]:
         "batches": run.get("n_window_batches"),
         **{key: run.get(key) for key in _RUN_KEYS},
         "stopped_by": run.get("stopped_by"),
+        "swaps": {slot: meta["settings"][slot] for slot in ("book", "queue")},
+        "stalls": describe_stalls(recording, window_ns),
         "latency": {name: _latency(recording, name) for name in ("think", "total")},
         "counters": {
             **{
-                thread: thread_counters(meta, events, thread, off_cpu[thread] if switches_seen else None)
+                thread: {
+                    **thread_counters(meta, events, thread, off_cpu[thread] if switches_seen else None),
+                    **thread_allocations(recording, events, thread),
+                }
                 for thread in THREADS
             },
             "process": process_counters(recording, window_ns),
@@ -94,6 +102,7 @@ def summarize(recording: Recording) -> dict[str, Any]:
         "steal_ns": meta.get("steal_ns") or {},
         "time_buckets": _time_buckets(recording),
         "tail": describe_tail(recording, off_cpu, events),
+        "decisions": describe_decisions(recording),
         "recording": None if recording.path is None else str(recording.path),
         "interrupted": meta["interrupted"],
         "notes": [*meta["notes"], *_notes(recording, off_cpu)],
@@ -204,6 +213,12 @@ def _notes(recording: Recording, off_cpu: Mapping[str, OffCpu]) -> list[str]:
     lost = losses(probes, *probes)
     if lost:
         notes.append(f"{lost}: what the kernel's events explain is a lower bound.")
+    n_traps = int(np.count_nonzero(recording["kernel_events"]["kind"] == EVENT_ALLOCATION))
+    if n_traps:
+        notes.append(
+            f"--audit: each of {n_traps:,} calls of libc's allocator was a trap of microseconds in a measured thread; "
+            "the latencies are not those of the loop without it."
+        )
     if not is_ok(probes, "context_switch"):
         notes.append(
             "Context switches were not measured: a gap may be one, and no off-CPU time can be named; "

@@ -130,10 +130,17 @@ def _merge_names(cause: npt.NDArray[np.int64], names: list[Cause]) -> tuple[npt.
 
 
 def thread_timeline(
-    meta: dict[str, Any], reads: ThreadReads, slices: Slices, t_start_ns: int, t_end_ns: int
+    meta: dict[str, Any],
+    reads: ThreadReads,
+    slices: Slices,
+    stalls: npt.NDArray[Any],
+    t_start_ns: int,
+    t_end_ns: int,
 ) -> Timeline:
-    """The timeline of a measured thread from what this version can see: slices, window edges, gaps."""
+    """The timeline of a measured thread from what this version can see: stalls, slices, window edges, gaps."""
     layers = [slice_layer(slices), edge_layer(meta, slices.thread), gap_layer(reads)]
+    if slices.thread == "strategy":
+        layers.insert(0, stall_layer(stalls, meta["settings"].get("stall_for_ns") or 0))
     threshold_ns = meta["settings"]["gap_threshold_ns"]
     return build_timeline(slices.thread, t_start_ns, t_end_ns, layers, own_service(reads.resolution_ns, threshold_ns))
 
@@ -159,6 +166,18 @@ def gap_layer(reads: ThreadReads) -> Layer:
         np.zeros(len(start), np.int64),
         (Cause(causes.GAP, "not yet classified", causes.UNEXPLAINED),),
     )
+
+
+def stall_layer(stalls: npt.NDArray[Any], stall_for_ns: int) -> Layer:
+    """The injected stalls, each for its intended length.
+
+    It comes before all else: a preemption inside a stall delays nothing that the stall would not. What
+    lies beyond the intended length is the host's doing and is left to the other layers.
+    """
+    start = np.ascontiguousarray(stalls["t_start_ns"]).astype(np.int64)
+    end = start + np.minimum(np.ascontiguousarray(stalls["duration_ns"]).astype(np.int64), stall_for_ns)
+    cause = Cause(causes.INJECTED_STALL, "asked for with --stall-every", causes.WITNESSED)
+    return Layer(start, end, np.zeros(len(start), np.int64), (cause,))
 
 
 def edge_layer(meta: dict[str, Any], thread: str) -> Layer:

@@ -19,7 +19,9 @@ from sysmeter.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, SysmeterEr
 # when the command is used, so --help does not pay for numpy.
 _COMMANDS = {
     "run": ("sysmeter.cli.run", "Measure the capstone loop and say where its latency tail comes from."),
+    "verify": ("sysmeter.cli.verify", "Show what each swap breaks and moves, and that it changes no decision."),
     "report": ("sysmeter.cli.report", "Print the result of a Recording again; needs no root."),
+    "decisions": ("sysmeter.cli.decisions", "Compare what two runs decided; needs no root."),
     "feed": ("sysmeter.cli.feed", "Make and inspect message files."),
 }
 
@@ -44,7 +46,8 @@ class _LazyGroup(click.Group):
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
-    epilog="Exit codes: 0 fine, 1 error, 2 usage, 130 interrupted (what was measured is saved).",
+    epilog="Exit codes: 0 fine, 1 error, 2 usage, 3 a claim failed, 4 a claim is not proven, 130 interrupted (what was "
+    "measured is saved).",
 )
 @click.version_option(__version__, message="sysmeter %(version)s")
 def cli() -> None:

@@ -18,3 +18,16 @@ def print_result(result: dict[str, Any], as_json: bool) -> None:
 
         text = render_run(result)
     write_result(text, result["recording"])
+
+
+def print_verification(result: dict[str, Any], as_json: bool) -> None:
+    """Print the result of a comparison of swaps: JSON, or text of 80 columns."""
+    if as_json:
+        from sysmeter.report.json import dump
+
+        text = dump(result)
+    else:
+        from sysmeter.report.verify import render_verification
+
+        text = render_verification(result)
+    write_result(text)

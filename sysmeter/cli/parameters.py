@@ -28,6 +28,24 @@ class Duration(click.ParamType[int]):
         return value_ns
 
 
+class Milliseconds(click.ParamType[int]):
+    """A length of time above 0 in milliseconds, a fraction allowed; converts to nanoseconds."""
+
+    name = "milliseconds"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Integer nanoseconds."""
+        if isinstance(value, int):
+            return value
+        try:
+            value_ns = parse_duration_ns(f"{value}ms")
+        except ValueError:
+            self.fail(f"{value!r} is not a number of milliseconds above 0", param, ctx)
+        if value_ns <= 0:
+            self.fail(f"{value!r} is not above 0", param, ctx)
+        return value_ns
+
+
 class Seconds(click.FloatRange):
     """A finite number of seconds: click itself lets "inf" and "nan" pass."""
 
@@ -44,3 +62,4 @@ class Seconds(click.FloatRange):
 DURATION = Duration()
 SECONDS = Seconds(0, min_open=True)
 SECONDS_OR_NONE = Seconds(0)
+MILLISECONDS = Milliseconds()

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sysmeter import hist
-from sysmeter.cli.parameters import DURATION, SECONDS, SECONDS_OR_NONE
+from sysmeter.cli.claims import check_run, claims_option, read_claims
+from sysmeter.cli.parameters import DURATION, MILLISECONDS, SECONDS, SECONDS_OR_NONE
 from sysmeter.cli.streams import say
-from sysmeter.errors import EXIT_INTERRUPTED, EXIT_OK, SysmeterError
+from sysmeter.errors import EXIT_INTERRUPTED, SysmeterError, UsageError
 
 if TYPE_CHECKING:
     from sysmeter.recording import Recording
+    from sysmeter.session import RunSettings
 
 
 @click.command()
@@ -61,6 +63,13 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path), help="Directory to make for the Recording.  [default: sysmeter-DATE-TIME]"
 )
 @click.option(
+    "--decisions",
+    "decisions_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the decisions to FILE, for `sysmeter decisions`.",
+)
+@click.option(
     "--precision-bits",
     type=click.IntRange(hist.MIN_SUB_BITS, hist.MAX_SUB_BITS),
     default=7,
@@ -69,14 +78,47 @@ if TYPE_CHECKING:
 )
 @click.option("--probes/--no-probes", default=True, help="Watch the threads from inside the kernel.  [default: on]")
 @click.option(
+    "--audit",
+    is_flag=True,
+    help="Count the threads' calls of libc's malloc, calloc, realloc and free as well. Each call then takes some µs"
+    " longer: take the latencies of an allocating loop from a run without it.",
+)
+@click.option(
     "--stop-above",
     "stop_above_ns",
     type=DURATION,
     metavar="DURATION",
     help="Stop soon after the first response above it (such as 500us), and keep what led to it.",
 )
+@click.option("--book", default="array", show_default=True, help="Order book: a file of capstone/swaps/book.")
+@click.option("--queue", default="ring", show_default=True, help="Queue: a file of capstone/swaps/queue.")
+@click.option(
+    "--stall-every",
+    "stall_every_ns",
+    type=MILLISECONDS,
+    metavar="MS",
+    help="Let the strategy thread spin once in so many milliseconds, before it drains.",
+)
+@click.option(
+    "--stall-for",
+    "stall_for_ns",
+    type=MILLISECONDS,
+    default="10",
+    metavar="MS",
+    show_default=True,
+    help="Length of each stall in milliseconds.",
+)
+@claims_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema sysmeter.run/1) and nothing else.")
-def run(feed: Path | None, cpus: str | None, out: Path | None, as_json: bool, **options: Any) -> int:
+def run(
+    feed: Path | None,
+    cpus: str | None,
+    out: Path | None,
+    decisions_file: Path | None,
+    claims_file: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
     """Measure the capstone loop and say where its latency tail comes from.
 
     A feed thread hands messages to a strategy thread, each on a CPU of its own, while kernel probes watch
@@ -84,33 +126,49 @@ def run(feed: Path | None, cpus: str | None, out: Path | None, as_json: bool, **
     slowest episodes with what held them, and saves a Recording for `sysmeter report`.
     """
     from sysmeter import host, session
+    from sysmeter.analysis.claims import exit_code
     from sysmeter.analysis.summary import summarize
     from sysmeter.cli.listener import ConsoleListener
     from sysmeter.cli.output import print_result
     from sysmeter.cli.provisions import cache_directory, default_feed, require_own_capstone
+    from sysmeter.cli.swaps import require_stall, require_swaps
 
     require_own_capstone()
+    claims = None if claims_file is None else read_claims(claims_file)
     listener = ConsoleListener()
     chosen = host.choose_cpus(cpus)
     if out is None:
         out = _free_name(f"sysmeter-{datetime.now():%Y%m%d-%H%M%S}")
+    require_swaps(options["book"], options["queue"])
+    if options["stall_every_ns"] is not None:
+        require_stall(options["stall_every_ns"], options["stall_for_ns"])
+        options["stall"] = "periodic"
     settings = session.RunSettings(
         feed=str((feed if feed is not None else default_feed(listener)).absolute()),
         cache_dir=str(cache_directory()),
         cpus=chosen,
         **options,
     )
+    if decisions_file is not None:
+        _check_decisions_file(decisions_file, out, settings)
+    unsaved: SysmeterError | None = None
     try:
         recording = session.run(settings, out, listener)
     except session.UnsavedRecording as error:
         # The disk is full or the like: the measurement is still worth reading.
-        print_result(summarize(error.recording), as_json)
-        raise SysmeterError(error.message, error.hint) from error
-    print_result(summarize(recording), as_json)
+        recording, unsaved = error.recording, error
+    result = summarize(recording)
+    if claims is not None:
+        result["claims"] = check_run(claims, result)
+    print_result(result, as_json)
+    if decisions_file is not None:
+        unsaved = _write_decisions_file(decisions_file, recording, unsaved)
+    if unsaved is not None:
+        raise SysmeterError(unsaved.message, unsaved.hint) from unsaved
     if recording.meta["interrupted"]:
         _say_interrupted(recording)
         return EXIT_INTERRUPTED
-    return EXIT_OK
+    return exit_code(row["verdict"] for row in result.get("claims", ()))
 
 
 def _free_name(base: str) -> Path:
@@ -124,3 +182,35 @@ def _free_name(base: str) -> Path:
 
 def _say_interrupted(recording: Recording) -> None:
     say(f"interrupted; what was measured is saved in {recording.path}")
+
+
+def _check_decisions_file(path: Path, out: Path, settings: RunSettings) -> None:
+    """Whatever would keep the decisions file from being written must be told before the run."""
+    from dataclasses import asdict
+
+    from capstone import feedfile
+    from capstone.plan import FULL_STORAGE_MESSAGES, make_plan
+    from sysmeter.decisions import check_place
+
+    plan = make_plan(asdict(settings), feedfile.read(Path(settings.feed)))
+    if not plan.is_full:
+        raise UsageError(
+            f"--decisions: a run of {plan.n_messages:,} messages keeps no decisions,"
+            f" one of {FULL_STORAGE_MESSAGES:,} at most does",
+            "make the run shorter with --seconds, or leave --decisions out",
+        )
+    if path.absolute() == out.absolute():
+        raise UsageError(f"--decisions and --out both name {path}", "give the file another name")
+    check_place(path)
+
+
+def _write_decisions_file(path: Path, recording: Recording, before: SysmeterError | None) -> SysmeterError | None:
+    """The error that remains to be told, this one's after that of ``before``."""
+    from sysmeter.decisions import write_csv
+
+    try:
+        write_csv(path, recording["decisions"])
+    except SysmeterError as error:
+        return error if before is None else SysmeterError(f"{before.message}; {error.message}", before.hint)
+    say(f"decisions: {len(recording['decisions']):,} in {path}")
+    return before

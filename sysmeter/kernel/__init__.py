@@ -1,8 +1,16 @@
 """Kernel events of chosen threads, by BPF programs that bcc compiles when probes are opened."""
 
-from sysmeter.kernel.catalogue import PROBE_NAMES
+from sysmeter.kernel.catalogue import DEFAULT_PROBES, PROBE_NAMES
 from sysmeter.kernel.probeset import ProbeResult, ProbeSet, ProbeStatus
 from sysmeter.kernel.selftest import SelfTestOutcome
 from sysmeter.kernel.syscallnames import syscall_names
 
-__all__ = ["PROBE_NAMES", "ProbeResult", "ProbeSet", "ProbeStatus", "SelfTestOutcome", "syscall_names"]
+__all__ = [
+    "DEFAULT_PROBES",
+    "PROBE_NAMES",
+    "ProbeResult",
+    "ProbeSet",
+    "ProbeStatus",
+    "SelfTestOutcome",
+    "syscall_names",
+]

@@ -94,8 +94,14 @@ class LoadedProgram:
 
     def load_raw(self, function: str) -> int:
         """Load ``function`` for a raw tracepoint, unattached; its descriptor. Raises ProbeLoadError."""
+        return self._load(function, self._bcc.BPF.RAW_TRACEPOINT)
+
+    def load_uprobe(self, function: str) -> int:
+        """Load ``function`` for a uprobe, unattached; its descriptor. Raises ProbeLoadError."""
+        return self._load(function, self._bcc.BPF.KPROBE)  # to the kernel both are of one kind
+
+    def _load(self, function: str, kind: int) -> int:
         load = self._bpf.load_func
-        kind = self._bcc.BPF.RAW_TRACEPOINT
         return int(_translated("load", lambda: load(function.encode(), kind)).fd)
 
     def attach(self, function: str, category: str, event: str, raw: bool) -> int:

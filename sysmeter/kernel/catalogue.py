@@ -16,19 +16,28 @@ class Stimulus(enum.Enum):
     SLEEP = "a sleep: one switch away from the CPU, one wake-up"
     TOUCH = "the first touch of a fresh page"
     CALL = "one system call"
+    ALLOCATE = "one call each of malloc, calloc, realloc and free"
 
 
 @dataclass(frozen=True)
 class Hook:
-    """A tracepoint, and whether its program is attached the raw way (arguments unformatted, by position)."""
+    """A tracepoint, or the entry of a function that a process calls.
+
+    ``raw``: a tracepoint whose program is attached the raw way (arguments unformatted, by position).
+    ``uprobe``: ``event`` is a function of the library ``category``, and its program sees the calls of one process,
+    to which it is attached by :meth:`ProbeSet.attach_process`.
+    """
 
     category: str
     event: str
     raw: bool = False
+    uprobe: bool = False
 
     @property
     def function(self) -> str:
-        """Name of the BPF program for it, as bcc's TRACEPOINT_PROBE and RAW_TRACEPOINT_PROBE form it."""
+        """Name of the BPF program for it, for a tracepoint as bcc's TRACEPOINT_PROBE and its raw kin form it."""
+        if self.uprobe:
+            return f"uprobe__{self.category}__{self.event}"
         return f"raw_tracepoint__{self.event}" if self.raw else f"tracepoint__{self.category}__{self.event}"
 
     def __str__(self) -> str:
@@ -41,7 +50,8 @@ class Probe:
 
     ``claim`` is what an event count of this probe, complete (nothing lost or missed), entitles a reader to
     say. ``requires`` names probes whose events this one's meaning rests on: their files and hooks come with
-    it, and their losses, misses and broken links are its own too.
+    it, and their losses, misses and broken links are its own too. ``on_request``: not among the default probes,
+    because it slows down what it watches.
     """
 
     name: str
@@ -52,6 +62,7 @@ class Probe:
     stimulus: Stimulus
     requires: tuple[str, ...] = ()
     chained: bool = False  # its events rest on the chain of switches, so broken links concern it
+    on_request: bool = False
 
 
 CATALOGUE: dict[str, Probe] = {
@@ -92,10 +103,21 @@ CATALOGUE: dict[str, Probe] = {
             claim="every system call a watched thread entered, by number; not calls that the vDSO answers",
             stimulus=Stimulus.CALL,
         ),
+        Probe(
+            name="allocations",
+            file="allocations.c",
+            hooks=tuple(Hook("libc", name, uprobe=True) for name in ("malloc", "calloc", "realloc", "free")),
+            kind=records.EVENT_ALLOCATION,
+            claim="every call of malloc, calloc, realloc and free by a watched thread; not aligned_alloc and its kin",
+            stimulus=Stimulus.ALLOCATE,
+            on_request=True,
+        ),
     )
 }
 
 PROBE_NAMES: tuple[str, ...] = tuple(CATALOGUE)
+
+DEFAULT_PROBES: tuple[str, ...] = tuple(name for name, probe in CATALOGUE.items() if not probe.on_request)
 
 
 def probe_number(name: str) -> int:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sysmeter.errors import KernelError
 from sysmeter.kernel import progstats, source
-from sysmeter.kernel.catalogue import CATALOGUE, PROBE_NAMES, Hook, probe_number, with_required
+from sysmeter.kernel.catalogue import CATALOGUE, DEFAULT_PROBES, Hook, probe_number, with_required
 from sysmeter.kernel.privileges import require_privileges
 from sysmeter.kernel.program import Program
 from sysmeter.kernel.selftest import SelfTestOutcome, compare_clocks, run_self_test
@@ -22,6 +22,7 @@ from sysmeter.records import KERNEL_EVENT
 
 DEFAULT_RING_BYTES = 16 << 20
 DEFAULT_SYSCALL_RING_BYTES = 4 << 20
+DEFAULT_ALLOCATION_RING_BYTES = 64 << 20
 
 # More events than these are not kept, so that a run of any length has a bound: 352 MB.
 MAX_EVENTS = 4_000_000
@@ -73,6 +74,7 @@ class ProbeSet:
         self._unavailable = dict(program.unavailable)
         self.notes = list(program.notes)
         self._watched: dict[int, str] = {}
+        self._process: int | None = None
         self._chunks: list[Events] = []
         self._missed: dict[Hook, int | None] = dict.fromkeys(program.hook_fds, 0)
         self._misses_before: dict[Hook, int | None] = {}
@@ -80,22 +82,24 @@ class ProbeSet:
         self._is_full = False
         self._lock = threading.RLock()
         version = progstats.kernel_version()
-        unknown = {progstats.why_misses_unknown(version, hook.raw) for hook in program.hook_fds} - {None}
+        unknown = {progstats.why_misses_unknown(version, hook.raw, hook.uprobe) for hook in program.hook_fds} - {None}
         self.notes += [f"missed events cannot be counted: {reason}" for reason in sorted(filter(None, unknown))]
 
     @classmethod
     def open(
         cls,
-        names: Iterable[str] = PROBE_NAMES,
+        names: Iterable[str] = DEFAULT_PROBES,
         ring_bytes: int = DEFAULT_RING_BYTES,
         syscall_ring_bytes: int = DEFAULT_SYSCALL_RING_BYTES,
+        allocation_ring_bytes: int = DEFAULT_ALLOCATION_RING_BYTES,
     ) -> ProbeSet:
         """Compile, load and attach the probes ``names``.
 
         Args:
             names: probes of the catalogue. One that this kernel cannot have becomes ``unavailable``.
-            ring_bytes: room for events between two drains, 88 bytes each, in all but system calls.
+            ring_bytes: room for events between two drains, 88 bytes each, in all but the two below.
             syscall_ring_bytes: the same for system calls.
+            allocation_ring_bytes: the same for allocations, where that probe is asked for.
 
         Raises:
             KernelError: not root, a capability or bcc missing, tracefs out of reach, BPF refused, or no
@@ -104,7 +108,7 @@ class ProbeSet:
         chosen = tuple(dict.fromkeys(names))
         with_required(chosen)
         require_privileges()
-        return cls(chosen, Program(chosen, ring_bytes, syscall_ring_bytes))
+        return cls(chosen, Program(chosen, ring_bytes, syscall_ring_bytes, allocation_ring_bytes))
 
     @property
     def unavailable(self) -> dict[str, str]:
@@ -138,14 +142,41 @@ class ProbeSet:
             self._require_open()
             return compare_clocks(self._program)
 
+    def attach_process(self, tgid: int) -> None:
+        """Attach the probes of functions to process ``tgid``, whose threads alone they can see. Before :meth:`watch`.
+
+        A process that they cannot be attached to makes them ``unavailable``. Probes of tracepoints need no
+        such step, and without others this does nothing.
+
+        Raises:
+            KernelError: a thread is being watched already.
+        """
+        with self._lock:
+            self._require_open()
+            if self._watched:
+                raise KernelError("the probes are attached to a process before its first thread is watched")
+            names = self._usable_at_functions()
+            try:
+                self._program.attach_process(tgid, names)
+            except KernelError as error:
+                self._unavailable.update(dict.fromkeys(names, error.message))
+            else:
+                self._process = tgid
+
     def watch(self, threads: Mapping[int, str]) -> None:
         """Add threads to the filter: tid (in the host's pid namespace) → name.
+
+        A thread of another process than the probes of functions are attached to makes these ``unavailable``:
+        a count that leaves out its calls would be no count.
 
         Raises:
             KernelError: no such thread, or the filter is full.
         """
         with self._lock:
             self._require_open()
+            if any(not Path(f"/proc/{self._process}/task/{tid}").exists() for tid in threads):
+                blind = "it is not attached to the process of each watched thread"
+                self._unavailable.update(dict.fromkeys(self._usable_at_functions(), blind))
             usable = [name for name in self._program.attached if name not in self._unavailable]
             for tid, name in threads.items():
                 if tid <= 0 or not Path(f"/proc/{tid}").exists():
@@ -211,6 +242,10 @@ class ProbeSet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _usable_at_functions(self) -> list[str]:
+        usable = [name for name in self._program.attached if name not in self._unavailable]
+        return [name for name in usable if any(hook.uprobe for hook in CATALOGUE[name].hooks)]
 
     def _require_open(self) -> None:
         if self._result is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sysmeter.errors import KernelError
-from sysmeter.kernel import bpfsys, progstats, source
+from sysmeter.kernel import bpfsys, progstats, source, uprobe
 from sysmeter.kernel.bccload import LoadedProgram, ProbeLoadError
 from sysmeter.kernel.catalogue import CATALOGUE, PROBE_NAMES, Hook, spread_unavailability, with_required
 from sysmeter.kernel.ring import RingReader
@@ -23,12 +23,14 @@ class Program:
     ``unavailable`` maps a probe to the reason why it is not attached; ``notes`` holds sentences for the user.
     """
 
-    def __init__(self, names: Iterable[str], ring_bytes: int, syscall_ring_bytes: int) -> None:
+    def __init__(
+        self, names: Iterable[str], ring_bytes: int, syscall_ring_bytes: int, allocation_ring_bytes: int
+    ) -> None:
         """Compile, load and attach.
 
         Args:
-            names: probes wanted; what they require is added. ring_bytes, syscall_ring_bytes: at least this
-            much for each ring, rounded up to what the kernel allows.
+            names: probes wanted; what they require is added. ring_bytes, syscall_ring_bytes, allocation_ring_bytes: at
+            least this much for each ring, rounded up to what the kernel allows.
 
         Raises:
             KernelError: tracefs cannot be reached, bcc or the kernel refused, or no probe could be attached.
@@ -37,12 +39,14 @@ class Program:
         self.unavailable: dict[str, str] = {}
         self.hook_fds: dict[Hook, int] = {}
         self.rings: list[RingReader] = []
+        self._uprobe_fds: list[int] = []
         tracefs, note = ensure_tracefs()
         if note:
             self.notes.append(note)
         wanted = with_required(names)
         for name in wanted:
-            absent = [hook for hook in CATALOGUE[name].hooks if not has_tracepoint(tracefs, hook.category, hook.event)]
+            tracepoints = [hook for hook in CATALOGUE[name].hooks if not hook.uprobe]
+            absent = [hook for hook in tracepoints if not has_tracepoint(tracefs, hook.category, hook.event)]
             if absent:
                 self.unavailable[name] = f"this kernel has no tracepoint {absent[0]}"
         spread_unavailability(self.unavailable, wanted)
@@ -52,8 +56,13 @@ class Program:
         self.n_cpus = bpfsys.n_possible_cpus()
         ring_pages = source.ring_pages(ring_bytes, mmap.PAGESIZE)
         syscall_pages = source.ring_pages(syscall_ring_bytes, mmap.PAGESIZE) if "syscalls" in self.attached else 1
+        allocation_pages = source.ring_pages(allocation_ring_bytes, mmap.PAGESIZE)
         text = source.compose(
-            self.attached, n_cpus=self.n_cpus, event_ring_pages=ring_pages, syscall_ring_pages=syscall_pages
+            self.attached,
+            n_cpus=self.n_cpus,
+            event_ring_pages=ring_pages,
+            syscall_ring_pages=syscall_pages,
+            allocation_ring_pages=allocation_pages,
         )
         self._loaded = LoadedProgram(text, {"PAGE_SIZE": mmap.PAGESIZE})
         try:
@@ -64,7 +73,11 @@ class Program:
                 raise ProbeLoadError(
                     "no probe can be attached: " + "; ".join(self.unavailable.values()), detail=self._details
                 )
-            for ring, pages in (("event_ring", ring_pages), ("syscall_ring", syscall_pages)):
+            for ring, pages in (
+                ("event_ring", ring_pages),
+                ("syscall_ring", syscall_pages),
+                ("allocation_ring", allocation_pages),
+            ):
                 map_fd = self._loaded.map_fd(ring)
                 if map_fd >= 0:
                     self.rings.append(RingReader(map_fd, pages * mmap.PAGESIZE))
@@ -78,12 +91,31 @@ class Program:
         for name in self.attached:
             for hook in CATALOGUE[name].hooks:
                 try:
-                    self.hook_fds[hook] = self._loaded.attach(hook.function, hook.category, hook.event, hook.raw)
+                    if hook.uprobe:
+                        self.hook_fds[hook] = self._loaded.load_uprobe(hook.function)
+                    else:
+                        self.hook_fds[hook] = self._loaded.attach(hook.function, hook.category, hook.event, hook.raw)
                 except ProbeLoadError as error:
                     if "refused" in error.message:
                         raise
                     self.unavailable[name] = f"{hook}: {error.message}"
                     self._details += error.detail + "\n"
+
+    def attach_process(self, tgid: int, names: Iterable[str]) -> None:
+        """Attach the uprobes of ``names`` to process ``tgid``, in place of the one they were attached to before.
+
+        Raises:
+            KernelError: the process has no such functions, or the kernel refused; none is attached then.
+        """
+        self.detach_process()
+        hooks = [hook for name in names for hook in CATALOGUE[name].hooks if hook.uprobe]
+        if hooks:
+            self._uprobe_fds = uprobe.attach_to_process(tgid, {hook.event: self.hook_fds[hook] for hook in hooks})
+
+    def detach_process(self) -> None:
+        """Undo :meth:`attach_process`; harmless before it."""
+        attached, self._uprobe_fds = self._uprobe_fds, []
+        uprobe.detach(attached)
 
     def watch(self, tid: int, names: Iterable[str]) -> None:
         """Let events of thread ``tid``, as BPF numbers it, through for ``names``. Raises KernelError."""
@@ -129,7 +161,9 @@ class Program:
         """Skips of each attached program since it was loaded; None where this kernel does not count them."""
         version = progstats.kernel_version()
         return {
-            hook: None if progstats.why_misses_unknown(version, hook.raw) else progstats.recursion_misses(fd)
+            hook: None
+            if progstats.why_misses_unknown(version, hook.raw, hook.uprobe)
+            else progstats.recursion_misses(fd)
             for hook, fd in self.hook_fds.items()
         }
 
@@ -149,6 +183,7 @@ class Program:
     def close(self) -> None:
         """Detach everything. May be called again."""
         try:
+            self.detach_process()
             for ring in self.rings:
                 ring.close()
         finally:

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sysmeter import clock
+from sysmeter import clock, records
+from sysmeter.errors import KernelError
 from sysmeter.kernel.catalogue import CATALOGUE, Probe, Stimulus, spread_unavailability, with_required
 from sysmeter.kernel.privileges import in_initial_pid_namespace
 from sysmeter.kernel.program import Program
@@ -31,15 +32,32 @@ MAX_ATTEMPTS = 5
 SLEEP_S = 0.001
 
 _NOBODY = 0xFFFF_FFFE  # above any thread number the kernel gives
+# Bytes that nobody else asks for, most likely; below the size at which malloc would map memory of its own.
+_UNUSUAL_BYTES = 54_321
 _GETPPID_NUMBER = {"x86_64": 110, "aarch64": 173, "riscv64": 173, "ppc64le": 64}
 
 Events = npt.NDArray[np.void]
 
+_ALLOCATION_FUNCTIONS = (
+    records.ALLOCATION_MALLOC,
+    records.ALLOCATION_CALLOC,
+    records.ALLOCATION_REALLOC,
+    records.ALLOCATION_FREE,
+)
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype = _libc.calloc.restype = _libc.realloc.restype = ctypes.c_void_p
+_libc.malloc.argtypes = (ctypes.c_size_t,)
+_libc.calloc.argtypes = (ctypes.c_size_t, ctypes.c_size_t)
+_libc.realloc.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.free.argtypes = (ctypes.c_void_p,)
+_libc.free.restype = None
+
 
 @dataclass(frozen=True)
 class Provocation:
-    """One thing the helper thread did. ``mark`` is the page's address, or the call's number; -1 if it has
-    none.
+    """One thing the helper thread did. ``mark`` is the page's address, the call's number, or the bytes it asked
+    for; -1 if it has none.
     """
 
     t_before_ns: int
@@ -65,6 +83,11 @@ def provoke(stimulus: Stimulus) -> Provocation:
         t_before_ns = clock.now_ns()
         os.getppid()
         return Provocation(t_before_ns, clock.now_ns(), _GETPPID_NUMBER.get(platform.machine(), -1))
+    if stimulus is Stimulus.ALLOCATE:
+        t_before_ns = clock.now_ns()
+        _libc.free(_libc.malloc(_UNUSUAL_BYTES))
+        _libc.free(_libc.realloc(_libc.calloc(1, _UNUSUAL_BYTES), _UNUSUAL_BYTES))
+        return Provocation(t_before_ns, clock.now_ns(), _UNUSUAL_BYTES)
     with mmap.mmap(-1, mmap.PAGESIZE) as page:
         first_byte = ctypes.c_char.from_buffer(page)
         address = ctypes.addressof(first_byte)
@@ -78,6 +101,10 @@ def saw(probe: Probe, tid: int, provocation: Provocation, events: Events) -> boo
     """Whether ``events`` hold what ``provocation`` must have made ``probe`` emit for thread ``tid``."""
     own = events[(events["kind"] == probe.kind) & (events["tid"] == tid)]
     own = own[(own["t_ns"] >= provocation.t_before_ns) & (own["t_ns"] <= provocation.t_after_ns)]
+    if probe.stimulus is Stimulus.ALLOCATE:
+        asked = own["value"][own["value2"] == provocation.mark]
+        freed = own["value"][own["value"] == records.ALLOCATION_FREE]
+        return {*asked.tolist(), *freed.tolist()} == set(_ALLOCATION_FUNCTIONS)
     if provocation.mark >= 0:
         pages = own["value"] & -mmap.PAGESIZE if probe.stimulus is Stimulus.TOUCH else own["value"]
         own = own[pages == provocation.mark]
@@ -132,6 +159,8 @@ def run_self_test(program: Program, names: Iterable[str], drain: Callable[[], Ev
         if problem:
             outcome.unavailable = dict.fromkeys(names, problem)
             return outcome
+        outcome.unavailable = _attach_to_this_process(program, names)
+        names = tuple(name for name in names if name not in outcome.unavailable)
         leaking = _leaks(program, names, helper, drain)
         pending = [name for name in names if name not in leaking]
         for name in leaking:
@@ -145,8 +174,19 @@ def run_self_test(program: Program, names: Iterable[str], drain: Callable[[], Ev
                 f"it saw none of {MAX_ATTEMPTS} provoked events ({CATALOGUE[name].stimulus.value})"
                 + (f"; {outcome.clock[1]}" if not outcome.clock[0] else "")
             )
+    program.detach_process()
     spread_unavailability(outcome.unavailable, names)
     return outcome
+
+
+def _attach_to_this_process(program: Program, names: Iterable[str]) -> dict[str, str]:
+    """Aim the probes of functions at the helper thread's process; those that cannot be aimed, with the reason."""
+    at_functions = [name for name in names if any(hook.uprobe for hook in CATALOGUE[name].hooks)]
+    try:
+        program.attach_process(os.getpid(), at_functions)
+    except KernelError as error:
+        return dict.fromkeys(at_functions, error.message)
+    return {}
 
 
 def _leaks(

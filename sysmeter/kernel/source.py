@@ -22,6 +22,9 @@ COMMON_FILE = "common.h"
 MAX_WATCHED = 256
 """Threads that can be watched at once."""
 
+# The constants of `records` that the C files are given.
+_GENERATED = ("EVENT_", "FLAG_", "ALLOCATION_")
+
 # The order of the counters of one probe, as probes/common.h defines it.
 COUNTER_EVENTS, COUNTER_LOST, COUNTER_FAILED, COUNTER_BROKEN_LINKS = range(4)
 COUNTERS_PER_PROBE = 4
@@ -62,14 +65,17 @@ def _assertion(condition: str, what: str) -> str:
     return f'_Static_assert({condition}, "{what} differs between the C source and its numpy dtype");'
 
 
-def compose(names: Iterable[str], *, n_cpus: int, event_ring_pages: int, syscall_ring_pages: int) -> str:
+def compose(
+    names: Iterable[str], *, n_cpus: int, event_ring_pages: int, syscall_ring_pages: int, allocation_ring_pages: int = 1
+) -> str:
     """One translation unit with the probes ``names`` (already complete: see :func:`catalogue.with_required`).
 
     Args:
         names: probes of the catalogue; each file is taken once.
         n_cpus: possible CPUs of the host (the largest number + 1).
-        event_ring_pages: pages of the ring for all events but system calls.
+        event_ring_pages: pages of the ring for all events but system calls and allocations.
         syscall_ring_pages: pages of the ring for system calls.
+        allocation_ring_pages: pages of the ring for allocations; there is none without that probe.
 
     Raises:
         KernelError: a C file is missing, or two files handle the same tracepoint.
@@ -82,7 +88,7 @@ def compose(names: Iterable[str], *, n_cpus: int, event_ring_pages: int, syscall
             f"two probes handle the tracepoint {twice[0]}",
             "a tracepoint may have one handler: let one require the other",
         )
-    constants = {name: value for name, value in vars(records).items() if name.startswith(("EVENT_", "FLAG_"))}
+    constants = {name: value for name, value in vars(records).items() if name.startswith(_GENERATED)}
     constants |= {f"PROBE_{name.upper()}": probe_number(name) for name in PROBE_NAMES}
     constants |= {
         "N_PROBES": len(PROBE_NAMES),
@@ -90,6 +96,7 @@ def compose(names: Iterable[str], *, n_cpus: int, event_ring_pages: int, syscall
         "MAX_WATCHED": MAX_WATCHED,
         "EVENT_RING_PAGES": event_ring_pages,
         "SYSCALL_RING_PAGES": syscall_ring_pages,
+        "ALLOCATION_RING_PAGES": allocation_ring_pages,
     }
     parts = ["".join(f"#define {name} {value}\n" for name, value in constants.items())]
     parts.append(_read(COMMON_FILE))

@@ -15,6 +15,7 @@ _THREAD_ROWS = (
     ("syscalls", "system calls"),
     ("migrations", "migrations"),
     ("runq_delay_ns", "run-queue delay"),
+    ("allocations", "allocations"),  # in an audit only
 )
 _PROCESS_ROWS = (("allocations", "allocations"), ("gc_collections", "collections"))
 _WIDTHS = (-25, -21, -1)
@@ -29,8 +30,12 @@ def claim_lines(result: dict[str, Any], width: int) -> list[str]:
     for thread in ("feed", "strategy"):
         lines.append(f"  {thread}")
         lines += _rows(result["counters"][thread], _THREAD_ROWS, notes, width)
-    lines.append("  process (allocations: in the whole loop, warm-up included)")
-    lines += _rows(result["counters"]["process"], _PROCESS_ROWS, notes, width)
+    process = result["counters"]["process"]
+    audited = "libc" in (process["allocations"].get("sources") or [])
+    interval = "in the threads' windows" if audited else "in the whole loop, warm-up included"
+    lines.append(f"  process (allocations: {interval})")
+    lines += _rows(process, _PROCESS_ROWS, notes, width)
+    lines += _source_lines(process["allocations"], width)
     for number, note in enumerate(notes, start=1):
         lines += wrap(note, width, f"  [{number}] ")
     return lines
@@ -39,6 +44,8 @@ def claim_lines(result: dict[str, Any], width: int) -> list[str]:
 def _rows(counters: dict[str, Any], rows: tuple[tuple[str, str], ...], notes: list[str], width: int) -> list[str]:
     lines: list[str] = []
     for key, label in rows:
+        if key not in counters:
+            continue
         found = counters[key]
         is_time = key.endswith("_ns")
         if found["status"] == "not_measured":
@@ -48,6 +55,7 @@ def _rows(counters: dict[str, Any], rows: tuple[tuple[str, str], ...], notes: li
         first = f"{value}  {found['source']}"
         if witness is None or witness["source"] == found["source"]:
             lines.append(columns([f"    {label}", first, _verdict(found, notes)], _WIDTHS))
+            lines += _call_lines(found, width)
             continue
         second = f"{_value(witness['value'], is_time)}  {witness['source']}"
         line = columns([f"    {label}", first, f"{second}: {_verdict(found, notes)}"], _WIDTHS)
@@ -57,6 +65,23 @@ def _rows(counters: dict[str, Any], rows: tuple[tuple[str, str], ...], notes: li
         else:
             lines.append(line)
     return lines
+
+
+def _call_lines(found: dict[str, Any], width: int) -> list[str]:
+    """By function, what a thread called of the allocator, and which system calls that move memory it made."""
+    calls = {**(found.get("calls") or {}), **(found.get("syscalls") or {})}
+    made = [f"{name} {n:,}x" for name, n in calls.items() if n]
+    return wrap(", ".join(made), width, " " * 8, " " * 10) if made else []
+
+
+def _source_lines(allocations: dict[str, Any], width: int) -> list[str]:
+    sources = allocations.get("sources")
+    if not sources or "libc" in sources:
+        return []
+    words = f"allocations: counted by {' and '.join(sources)}'s own counter only; "
+    reason = allocations.get("libc_reason")
+    words += f"libc's calls were not, {reason}" if reason else "run --audit counts libc's calls"
+    return wrap(words, width, " " * 8, " " * 10)
 
 
 def _value(value: int | None, is_time: bool) -> str:
@@ -73,7 +98,7 @@ def _verdict(found: dict[str, Any], notes: list[str]) -> str:
     if "tolerance_ns" in found:
         words = f"agree ±{format_ns(found['tolerance_ns'])}"
         return f"{words} {_note(found, notes)}" if found["reason"] else words
-    if found["source"] == "BPF" and found["witness"]["value"] != found["value"]:
+    if found["witness"]["value"] != found["value"] and (found["source"] == "BPF" or found.get("loop_calls")):
         return f"agree {_note(found, notes)}"
     return "agree"
 
@@ -83,6 +108,10 @@ def _note(found: dict[str, Any], notes: list[str]) -> str:
         note = f"Note: {found['reason']}"
     elif found["status"] == "measured":
         note = "The rest fell into the window's edges, the instants in which the witness is read."
+        if found.get("loop_calls"):
+            note = (
+                f"numba counts the warm-up too; over the whole loop libc's calls are {found['loop_calls']:,} as well."
+            )
     else:
         lead = "Not measured" if found["status"] == "not_measured" else "Not proven"
         note = f"{lead}: {found['reason'] or 'no reason was recorded'}"

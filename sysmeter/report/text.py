@@ -6,7 +6,9 @@ from typing import Any
 
 from sysmeter.report.claims import claim_lines, gc_line, off_cpu_lines, probe_lines
 from sysmeter.report.layout import MIN_WIDTH, cells, columns, count, plural, printable, wrap
+from sysmeter.report.stalls import stall_lines
 from sysmeter.report.tail import episode_lines, tail_lines
+from sysmeter.report.userclaims import user_claim_lines
 from sysmeter.units import NS_PER_S, format_ns
 
 _MAX_TIME_BUCKETS = 5
@@ -29,8 +31,10 @@ def render_run(result: dict[str, Any], width: int = 80) -> str:
         _flow_lines(result, width),
         _latency_lines(result, width),
         claim_lines(result, width),
+        user_claim_lines(result.get("claims"), width),
         off_cpu_lines(result, width),
         probe_lines(result, width),
+        stall_lines(result, width),
         tail_lines(result, width),
         episode_lines(result, width),
         _note_lines(result, width),
@@ -68,7 +72,7 @@ def _settings_lines(result: dict[str, Any], width: int) -> list[str]:
     lines += _labelled("feed", str(settings["feed"]), width)
     parts = [
         f"book {settings.get('book', '?')}",
-        f"queue {settings.get('queue', '?')} of {settings['ring_slots']:,}",
+        f"queue {settings.get('queue', '?')}" + (f" of {settings['ring_slots']:,}" if settings["ring_slots"] else ""),
     ]
     parts.append(f"gaps from {format_ns(settings['gap_threshold_ns'])} on")
     if settings.get("stop_above_ns") is not None:
@@ -200,5 +204,13 @@ def _closing_lines(result: dict[str, Any], width: int) -> list[str]:
     if result["steal_ns"]:
         words = ", ".join(f"CPU {cpu} {format_ns(value)}" for cpu, value in result["steal_ns"].items())
         lines += wrap(f"Stolen by the hypervisor as far as it says (/proc/stat): {words}.", width, "", "  ")
+    lines += _labelled("decisions", _decisions_words(result), width)
     place = "not saved" if result["recording"] is None else printable(result["recording"])
     return lines + _labelled("recording", place, width)
+
+
+def _decisions_words(result: dict[str, Any]) -> str:
+    found = result["decisions"]
+    if found["count"] is None:
+        return f"not kept: {found['reason']}"
+    return f"{count(found['count'])}{'' if result['recording'] is None else ', in decisions.csv'}"

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 from sysmeter import records
-from sysmeter.kernel import PROBE_NAMES, ProbeResult, ProbeSet, bpfsys
+from sysmeter.kernel import DEFAULT_PROBES, ProbeResult, ProbeSet, bpfsys
 
 pytestmark = pytest.mark.kernel
 
@@ -74,7 +74,7 @@ class Measurement:
 
 
 def measure(
-    action: Callable[[], object], names: tuple[str, ...] = PROBE_NAMES, cpu: int | None = None, **rings: int
+    action: Callable[[], object], names: tuple[str, ...] = DEFAULT_PROBES, cpu: int | None = None, **rings: int
 ) -> Measurement:
     """Run ``action`` in a thread of its own, watched by the probes, between two edges."""
     edges: list[Edge] = []

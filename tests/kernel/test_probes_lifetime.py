@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sysmeter.errors import KernelError
-from sysmeter.kernel import PROBE_NAMES, ProbeSet, bpfsys, selftest
+from sysmeter.kernel import DEFAULT_PROBES, ProbeSet, bpfsys, selftest
 from sysmeter.kernel.program import Program
 
 pytestmark = pytest.mark.kernel
@@ -209,7 +209,7 @@ def test_the_self_test_leaves_no_trace() -> None:
         assert probes.check_clock() == (True, None)
         result = probes.close()
     assert len(result.events) == 0
-    for name in PROBE_NAMES:
+    for name in DEFAULT_PROBES:
         status = result.statuses[name]
         assert (status["status"], status["events"], status["lost"], status["missed"]) == ("ok", 0, 0, 0)
 
@@ -243,7 +243,7 @@ def test_the_self_test_notices_a_filter_that_lets_everything_through(monkeypatch
     monkeypatch.setattr(Program, "watch", watch_all)
     with ProbeSet.open() as probes:
         probes.self_test()
-        assert set(probes.unavailable) == set(PROBE_NAMES)
+        assert set(probes.unavailable) == set(DEFAULT_PROBES)
         assert all("not watched" in reason for reason in probes.unavailable.values())
 
 

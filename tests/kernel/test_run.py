@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from sysmeter import host, recording
-from sysmeter.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
+from sysmeter.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from sysmeter.kernel.bpfsys import loaded_program_ids
 from tests.support.commands import as_nobody, run_json, start, sysmeter
 
@@ -56,14 +55,6 @@ def assert_unloaded(programs: set[int]) -> None:
     """The kernel frees programs a moment after their last descriptor."""
     assert programs
     wait_until(lambda: not programs & set(loaded_program_ids()), "the probes' detachment")
-
-
-@pytest.fixture
-def public_directory():
-    """A directory that any user reaches and may write; pytest's own are root's alone."""
-    with tempfile.TemporaryDirectory(prefix="sysmeter-test-") as name:
-        os.chmod(name, 0o777)
-        yield Path(name)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +104,46 @@ def test_kernel_and_thread_agree_on_every_zero_counter(result):
             assert counters[name]["value"] == 0, (thread, name, counters[name])
     for name, counter in result[1]["counters"]["process"].items():
         assert (counter["value"], counter["agrees"]) == (0, True), (name, counter)
+
+
+def test_audit_of_the_default_combination_finds_no_allocation_by_either_source(tmp_path):
+    uprobes = Path("/sys/kernel/tracing/uprobe_events").read_text()
+    run = run_json(*SHORT, "--audit", "--out", "r", cwd=tmp_path)
+    probe = run["probes"]["allocations"]
+    assert (probe["status"], probe["lost"], probe["missed"]) == ("ok", 0, 0)
+    found = run["counters"]["process"]["allocations"]
+    assert (found["value"], found["loop_calls"], found["witness"]["value"]) == (0, 0, 0)
+    assert (found["status"], found["agrees"], found["sources"]) == ("measured", True, ["numba", "libc"])
+    for thread in ("feed", "strategy"):
+        counters = run["counters"][thread]
+        assert counters["allocations"]["calls"] == {"malloc": 0, "calloc": 0, "realloc": 0, "free": 0}
+        assert set(counters["allocations"]["syscalls"].values()) == {0}
+        for name in ("voluntary_switches", "minor_faults", "major_faults", "syscalls"):
+            assert (counters[name]["value"], counters[name]["agrees"]) == (0, True), (thread, name, counters[name])
+    assert Path("/sys/kernel/tracing/uprobe_events").read_text() == uprobes
+
+
+@pytest.mark.parametrize(
+    ("swap", "allocates", "frees"),
+    [(("--book", "tree"), "strategy", "strategy"), (("--queue", "channel"), "feed", "strategy")],
+)
+@pytest.mark.parametrize("mode", ["paced", "flat"])
+def test_audit_of_an_allocating_swap_counts_in_the_loop_what_numba_counts(tmp_path, swap, allocates, frees, mode):
+    run = run_json(*SHORT, *swap, "--mode", mode, "--audit", "--out", "r", cwd=tmp_path)
+    probe = run["probes"]["allocations"]
+    assert (probe["status"], probe["lost"], probe["missed"]) == ("ok", 0, 0)
+    found = run["counters"]["process"]["allocations"]
+    assert (found["status"], found["agrees"]) == ("measured", True), found
+    assert 0 < found["value"] < found["loop_calls"] == found["witness"]["value"]
+    assert run["counters"][allocates]["allocations"]["calls"]["malloc"] == found["value"]
+    assert run["counters"][frees]["allocations"]["calls"]["free"] > 0
+
+
+def test_a_plain_run_says_who_counted_allocations(result):
+    found = result[1]["counters"]["process"]["allocations"]
+    assert found["sources"] == ["numba"]
+    text = sysmeter("report", result[0] / "recording", cwd=result[0]).stdout
+    assert "--audit counts libc's calls" in " ".join(text.split())
 
 
 def test_episodes_are_conserved(result):
@@ -234,6 +265,7 @@ def test_without_root_the_remedy_is_named_and_no_probes_works(public_directory):
         (("--rate", "-5"), EXIT_USAGE, "--rate"),
         (("--seconds", "900"), EXIT_USAGE, "--loop"),
         (("--seconds", "0"), EXIT_USAGE, "--seconds"),
+        (("--audit", "--no-probes"), EXIT_USAGE, "--audit"),
         (("--stop-above", "fast"), EXIT_USAGE, "50us"),
         (("--out", "/proc/none/x"), EXIT_ERROR, "--out"),
         (("--out", "."), EXIT_ERROR, "exists"),
@@ -266,6 +298,23 @@ def test_a_disk_too_small_is_said_before_the_run(tmp_path):
         assert list(small.iterdir()) == []
     finally:
         subprocess.run(["umount", small], check=True)
+
+
+def test_two_runs_decide_the_same_wherever_both_decided(tmp_path):
+    for name, mode in (("a", "paced"), ("b", "flat")):
+        words = (*SHORT, "--no-probes", "--mode", mode, "--decisions", f"{name}.csv", "--out", name)
+        run = run_json(*words, cwd=tmp_path)
+        assert run["decisions"]["count"] > 0
+        assert (tmp_path / name / "decisions.csv").read_bytes() == (tmp_path / f"{name}.csv").read_bytes()
+    done = sysmeter("decisions", "--json", "a.csv", "b", cwd=tmp_path)
+    assert done.returncode == EXIT_OK, done.stdout
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["different"]) == ("equal", 0)
+    assert found["equal"] == found["common"] > 0
+    refused = sysmeter("run", *SHORT, "--decisions", "a.csv", cwd=tmp_path)
+    assert refused.returncode == EXIT_ERROR
+    assert "a.csv exists already" in refused.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.csv", "b", "b.csv"]
 
 
 def _wait_for_window(process: subprocess.Popen[str]) -> None:

@@ -6,29 +6,21 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sysmeter.hist import (
-    LatencyHistogram,
     bucket_index,
     bucket_upper_bound,
     enough_samples,
     n_buckets,
     percentile_rank,
 )
+from tests.support.histograms import filled
 
 SUB_BITS = st.integers(1, 12)
 VALUES = st.integers(0, 2**63 - 1) | st.integers(0, 10_000_000)
 PERCENTILES = st.sampled_from(["50", "90", "99", "99.9", "99.99"]) | st.decimals("0.01", "99.99", places=2).map(str)
-
-
-def filled(values: list[int], sub_bits: int) -> LatencyHistogram:
-    counts = np.zeros(n_buckets(sub_bits), np.int64)
-    for value in values:
-        counts[bucket_index(value, sub_bits)] += 1
-    return LatencyHistogram(counts, sub_bits, len(values), min(values), max(values), sum(values))
 
 
 @given(VALUES, SUB_BITS)

@@ -298,6 +298,9 @@ def build(run: Run) -> Recording:
             "ring_slots": run.ring_slots,
             "book": "array",
             "queue": "ring",
+            "stall": "none",
+            "stall_every_ns": None,
+            "stall_for_ns": 10_000_000,
         },
         "host": {
             "hostname": "testhost",
@@ -395,6 +398,7 @@ def build(run: Run) -> Recording:
         "think_counts": counts["think"],
         "total_counts": counts["total"],
         "time_buckets": np.empty(0, records.TIME_BUCKET),
+        "stalls": np.empty(0, records.STALL),
     }
     return Recording(meta, arrays)
 

@@ -129,8 +129,9 @@ def test_capabilities(mask: int, missing: list[str]) -> None:
 def test_kernels_that_do_not_count_what_they_skip() -> None:
     assert progstats.why_misses_unknown((6, 7), raw=False) is None
     assert progstats.why_misses_unknown((5, 12), raw=True) is None
-    for version, raw in (((6, 1), False), ((5, 11), True)):
-        reason = progstats.why_misses_unknown(version, raw)
+    assert progstats.why_misses_unknown((6, 0), raw=False, uprobe=True) is None
+    for version, raw, uprobe in (((6, 1), False, False), ((5, 11), True, False), ((5, 19), False, True)):
+        reason = progstats.why_misses_unknown(version, raw, uprobe)
         assert reason is not None
         assert f"Linux {version[0]}.{version[1]}" in reason
 

@@ -12,7 +12,7 @@ import pytest
 
 from sysmeter import records
 from sysmeter.errors import KernelError
-from sysmeter.kernel import PROBE_NAMES, source
+from sysmeter.kernel import DEFAULT_PROBES, PROBE_NAMES, source
 from sysmeter.kernel.catalogue import CATALOGUE, Hook, probe_number, spread_unavailability, with_required
 
 
@@ -21,14 +21,16 @@ def compose(*names: str) -> str:
 
 
 def handlers(text: str) -> list[str]:
-    """Names of the BPF functions that the probe macros in ``text`` define."""
+    """Names of the BPF functions that the probe macros in ``text``, and its uprobe handlers, define."""
     plain = [f"tracepoint__{c}__{e}" for c, e in re.findall(r"^TRACEPOINT_PROBE\((\w+), (\w+)\)", text, re.M)]
-    return plain + [f"raw_tracepoint__{e}" for e in re.findall(r"^RAW_TRACEPOINT_PROBE\((\w+)\)", text, re.M)]
+    raw = [f"raw_tracepoint__{e}" for e in re.findall(r"^RAW_TRACEPOINT_PROBE\((\w+)\)", text, re.M)]
+    return plain + raw + re.findall(r"^int (uprobe__\w+)\(struct pt_regs \*ctx\)", text, re.M)
 
 
-def test_the_four_probes() -> None:
-    assert PROBE_NAMES == ("context_switch", "runq_delay", "page_fault", "syscalls")
-    assert [probe_number(name) for name in PROBE_NAMES] == [0, 1, 2, 3]
+def test_the_probes_and_which_of_them_are_on_by_default() -> None:
+    assert DEFAULT_PROBES == ("context_switch", "runq_delay", "page_fault", "syscalls")
+    assert (*DEFAULT_PROBES, "allocations") == PROBE_NAMES
+    assert [probe_number(name) for name in PROBE_NAMES] == [0, 1, 2, 3, 4]
     assert len({probe.kind for probe in CATALOGUE.values()}) == len(CATALOGUE)
 
 
@@ -42,7 +44,7 @@ def test_a_file_defines_exactly_the_handlers_its_entry_names(name: str) -> None:
 
 def test_one_handler_for_each_tracepoint() -> None:
     found = handlers(compose(*PROBE_NAMES))
-    assert len(found) == len(set(found)) == 5
+    assert len(found) == len(set(found)) == 5 + 4
 
 
 def test_a_probe_brings_what_it_requires() -> None:
@@ -81,6 +83,8 @@ def test_only_the_selected_files_are_taken_and_common_comes_first() -> None:
     assert "#define EVENT_RING_PAGES 8\n" in text
     assert f"#define EVENT_PAGE_FAULT {records.EVENT_PAGE_FAULT}\n" in text
     assert f"#define FLAG_BROKEN_LINK {records.FLAG_BROKEN_LINK}\n" in text
+    assert f"#define ALLOCATION_REALLOC {records.ALLOCATION_REALLOC}\n" in text
+    assert "allocation_ring" not in text
 
 
 def test_a_missing_probe_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -92,6 +96,7 @@ def test_a_missing_probe_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_no_map_operation_in_a_macro_and_no_division() -> None:
     for path in source.PROBES_DIR.glob("*.[ch]"):
         code = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.S)
+        code = re.sub(r"^#include .*$", "", code, flags=re.M)
         assert "/" not in code, path
         for macro in re.findall(r"^#define .*(?:\\\n.*)*", code, re.M):
             assert not re.search(r"\.(lookup|update|delete|ringbuf_\w+|increment)\(", macro), macro

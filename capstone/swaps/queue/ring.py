@@ -61,10 +61,16 @@ def available(queue_at, queue):
 
 
 @compiled
-def peek(queue_at, queue, k):
-    """Consumer: message ``k`` from the tail, 0 <= k < available: (word0, word1, word2, t0_ns)."""
-    at = _SLOTS + ((queue[_TAIL] + k) & _MASK) * _SLOT_WORDS
-    return queue[at], queue[at + 1], queue[at + 2], queue[at + 3]
+def first(queue):
+    """Consumer: a cursor, two words, at the first message that is not released."""
+    return queue[_TAIL], 0
+
+
+@compiled
+def read(queue, cursor, _unused):
+    """Consumer: (word0, word1, word2, t0_ns) of the message at the cursor, and the cursor of the next, two words."""
+    at = _SLOTS + (cursor & _MASK) * _SLOT_WORDS
+    return queue[at], queue[at + 1], queue[at + 2], queue[at + 3], cursor + 1, 0
 
 
 @compiled

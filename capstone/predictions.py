@@ -1,0 +1,87 @@
+"""What each swap says of itself, read from its file without importing it: the observer stays free of numba."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capstone import combination
+from sysmeter.errors import SysmeterError
+
+_SWAPS = Path(__file__).parent / "swaps"
+
+# A stall replaces nothing, so it is known by its slot's name and not by its file's.
+STALL = "stall"
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A component other than the default. ``breaks`` is a counter or None, ``histogram`` think or total.
+
+    ``one_in``: only each N-th message pays, those of a number divisible by N; None where all do.
+    """
+
+    name: str
+    slot: str
+    component: str
+    help: str
+    breaks: str | None
+    histogram: str
+    one_in: int | None = None
+
+
+def swaps() -> list[Swap]:
+    """Every swap that states a prediction (``PREDICTS``), slot by slot, a stall last.
+
+    Raises:
+        SysmeterError: two swaps have one name, or a file cannot be read as Python.
+    """
+    found = [
+        swap
+        for slot in sorted(combination.DEFAULTS, key=lambda slot: slot == STALL)
+        for component in combination.names(slot)[1:]
+        if (swap := _read(slot, component)) is not None
+    ]
+    names = [swap.name for swap in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise SysmeterError(f"two swaps are called {name}", "rename one of the files in capstone/swaps")
+    return found
+
+
+def swaps_of(settings: dict[str, str]) -> list[str]:
+    """The names of the swaps in a choice of components, in their order."""
+    names = []
+    for slot in sorted(combination.DEFAULTS, key=lambda slot: slot == STALL):
+        if settings[slot] != combination.DEFAULTS[slot]:
+            names.append(_name(slot, settings[slot]))
+    return names
+
+
+def _name(slot: str, component: str) -> str:
+    return STALL if slot == STALL else component
+
+
+def _read(slot: str, component: str) -> Swap | None:
+    path = _SWAPS / slot / f"{component}.py"
+    try:
+        module = ast.parse(path.read_text())
+        predicts = _constant(module, "PREDICTS")
+        if predicts is None:
+            return None
+        text = (ast.get_docstring(module) or "").partition("\n")[0]
+        return Swap(_name(slot, component), slot, component, text, **predicts)
+    except (SyntaxError, ValueError, KeyError, TypeError) as error:
+        raise SysmeterError(
+            f"the swap {path} states no readable prediction: {error}", "see PREDICTS in the others"
+        ) from error
+
+
+def _constant(module: ast.Module, name: str) -> Any:
+    """The literal that the module assigns to a name; None where it assigns none."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            return ast.literal_eval(node.value)
+    return None
