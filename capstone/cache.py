@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 # Directories of other keys are kept for this many most recent uses; a day's editing would fill the disk.
-_KEPT_DIRECTORIES = 8
+_KEPT_DIRECTORIES = 16
 _PREFIX = "compiled-"
 
 # False where compiled code cannot be kept; capstone.compiled asks when it is imported.
