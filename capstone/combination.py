@@ -22,6 +22,11 @@ def names(slot: str) -> list[str]:
     return sorted(found, key=lambda name: name != DEFAULTS[slot])
 
 
+def is_bounded(queue: str) -> bool:
+    """Whether a queue holds a limited number of messages: its file says ``SLOTS = None`` where not."""
+    return "\nSLOTS = None\n" not in (Path(__file__).parent / "swaps" / "queue" / f"{queue}.py").read_text()
+
+
 def choose(choice: dict[str, str]) -> None:
     """Fix the combination of this process; slots that are not named keep their default."""
     _chosen.update(choice)

@@ -40,7 +40,7 @@ def main() -> int:
     return 0
 
 
-def _measure(request: dict[str, Any]) -> dict[str, float]:
+def _measure(request: dict[str, Any]) -> dict[str, float | None]:
     from capstone.micro_loops import time_book, time_queue
 
     feed = feedfile.read(Path(request["feed"])).messages
@@ -60,14 +60,20 @@ def _measure(request: dict[str, Any]) -> dict[str, float]:
         books.append(_median_ns(time_book, book, updates))
         queues.append(_median_ns(time_queue, queue.ctypes.data, queue))
     # The first round compiles and fills the caches.
-    return {"update_ns": min(books[1:]), "push_pop_ns": min(queues[1:])}
+    return {name: _least(found[1:]) for name, found in (("update_ns", books), ("push_pop_ns", queues))}
 
 
-def _median_ns(loop: Any, *arguments: Any) -> float:
+def _least(figures: list[float | None]) -> float | None:
+    """The smallest; None where the feed has too few updates to fill a block."""
+    known = [figure for figure in figures if figure is not None]
+    return min(known, default=None)
+
+
+def _median_ns(loop: Any, *arguments: Any) -> float | None:
     blocks_ns = np.zeros(_N_BLOCKS, np.int64)
     loop(*arguments, _BLOCK, blocks_ns)
     timed = blocks_ns[blocks_ns > 0]
-    return float(np.median(timed)) / _BLOCK if len(timed) else 0.0
+    return float(np.median(timed)) / _BLOCK if len(timed) else None
 
 
 if __name__ == "__main__":

@@ -109,7 +109,8 @@ def loop_ns(memory: RunMemory) -> list[int] | None:
     t_end_ns = int(memory.edges[layout.STRATEGY_CLOSE][layout.EDGE_T_AFTER])
     if not memory.edges[layout.STRATEGY_CLOSE][layout.EDGE_TAKEN]:
         return None
-    return [int(memory.parameters[layout.T_START]) - layout.START_DELAY_NS, t_end_ns]
+    delay_ns = layout.START_DELAY_NS if memory.parameters[layout.PACED] else 0
+    return [int(memory.parameters[layout.T_START]) - delay_ns, t_end_ns]
 
 
 def locate_arrays(memory: RunMemory, plan: Plan, results: layout.SharedMemory) -> dict[str, dict[str, Any]]:

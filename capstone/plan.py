@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from capstone import combination
 from sysmeter.errors import UsageError
 from sysmeter.units import NS_PER_MS, NS_PER_S
 
@@ -17,6 +18,11 @@ FULL_STORAGE_MESSAGES = 4_000_000
 
 # Releases that a run with bounded storage holds at a time: what waits in the queue, with much to spare.
 BOUNDED_RELEASE_SLOTS = 1 << 20
+# A queue without a bound may hold more. Paced, this is 160 s of backlog at 100,000 messages a second.
+UNBOUNDED_QUEUE_RELEASE_SLOTS = 1 << 24
+
+# The stalls of a run that are recorded; more are refused, as what is not recorded cannot be charged.
+MAX_STALLS = 1 << 14
 
 _EDGE_LEAD_NS = 2 * NS_PER_MS
 _EDGE_LEAD_MESSAGES = 8_192
@@ -37,6 +43,7 @@ class Plan:
     n_warmup: int
     rate_hz: int
     is_paced: bool
+    queue_is_bounded: bool = True
 
     @property
     def is_full(self) -> bool:
@@ -61,7 +68,9 @@ class Plan:
     @property
     def n_release_slots(self) -> int:
         """Releases that there is room for."""
-        return self.n_messages if self.is_full else BOUNDED_RELEASE_SLOTS
+        if self.is_full:
+            return self.n_messages
+        return BOUNDED_RELEASE_SLOTS if self.queue_is_bounded else UNBOUNDED_QUEUE_RELEASE_SLOTS
 
     @property
     def expected_ns(self) -> int:
@@ -99,7 +108,19 @@ def make_plan(settings: dict[str, Any], feed: FeedFile) -> Plan:
             f"a warm-up of {n_warmup:,} messages leaves nothing to measure of {n_messages:,}",
             "shorten --warmup, or lengthen the run with --seconds (which count the warm-up) and --loop",
         )
-    plan = Plan(n_messages, n_warmup, rate_hz, settings["mode"] == "paced")
+    is_bounded = combination.is_bounded(settings["queue"])
+    plan = Plan(n_messages, n_warmup, rate_hz, settings["mode"] == "paced", is_bounded)
+    if not (plan.is_paced or plan.is_full or is_bounded):
+        raise UsageError(
+            f"the queue {settings['queue']} has no bound: a flat run of {n_messages:,} messages may fill the memory",
+            f"pace it with --mode paced, or ask for {FULL_STORAGE_MESSAGES:,} messages at most",
+        )
+    every_ns = settings.get("stall_every_ns")
+    if every_ns is not None and plan.expected_ns // every_ns > MAX_STALLS:
+        raise UsageError(
+            f"{plan.expected_ns // every_ns:,} stalls in one run are more than the {MAX_STALLS:,} that can be recorded",
+            "make --stall-every longer, or the run shorter with --seconds",
+        )
     if n_messages > _MAX_MESSAGES or plan.expected_ns > _MAX_EXPECTED_NS:
         raise UsageError(f"a run of {n_messages:,} messages is too long", "ask for fewer --seconds")
     return plan

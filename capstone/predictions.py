@@ -12,6 +12,9 @@ from sysmeter.errors import SysmeterError
 
 _SWAPS = Path(__file__).parent / "swaps"
 
+# The zeros that a swap may predict to break.
+_BREAKABLE = (None, "allocations", "voluntary_switches", "minor_faults", "major_faults", "syscalls", "gc_collections")
+
 # A stall replaces nothing, so it is known by its slot's name and not by its file's.
 STALL = "stall"
 
@@ -71,12 +74,31 @@ def _read(slot: str, component: str) -> Swap | None:
         predicts = _constant(module, "PREDICTS")
         if predicts is None:
             return None
-        text = (ast.get_docstring(module) or "").partition("\n")[0]
-        return Swap(_name(slot, component), slot, component, text, **predicts)
+        swap = Swap(_name(slot, component), slot, component, help_of(module), **predicts)
+        if swap.breaks not in _BREAKABLE or swap.histogram not in ("think", "total"):
+            raise ValueError(f"breaks must be one of {_BREAKABLE}, histogram think or total")
+        return swap
     except (SyntaxError, ValueError, KeyError, TypeError) as error:
         raise SysmeterError(
             f"the swap {path} states no readable prediction: {error}", "see PREDICTS in the others"
         ) from error
+
+
+def help_of(module: ast.Module) -> str:
+    """The first line of a component's docstring, which is its help text."""
+    return (ast.get_docstring(module) or "").partition("\n")[0]
+
+
+def describe(slot: str) -> str:
+    """The components of a slot with their help texts, for --help."""
+    lines = []
+    for component in combination.names(slot):
+        try:
+            text = help_of(ast.parse((_SWAPS / slot / f"{component}.py").read_text()))
+        except (OSError, SyntaxError, ValueError):
+            text = "cannot be read."
+        lines.append(f"{component}: {text}")
+    return " ".join(lines)
 
 
 def _constant(module: ast.Module, name: str) -> Any:

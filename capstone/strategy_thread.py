@@ -132,6 +132,9 @@ def run_strategy(parameters_at):
             if feed_done != 0:
                 break
             continue
+        if not opened and n > n_before_edges - n_popped:
+            # The window opens between two batches, and in time, whatever an unbounded queue may hold.
+            n = n_before_edges - n_popped
 
         # ── think: from the pop to the decision ──
         t_popped_ns = now_ns

@@ -93,6 +93,7 @@ class Recording:
     meta: dict[str, Any]
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     path: Path | None = None
+    was_signalled: bool = False  # somebody asked for an end when the window was over already
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self.arrays[name]

@@ -148,6 +148,7 @@ class _Session:
                 writer.commit(recording)
             except RecordingError as error:
                 raise UnsavedRecording(error, recording) from error
+            recording.was_signalled = self._n_signals > 0
             return recording
 
     @contextlib.contextmanager

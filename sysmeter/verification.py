@@ -24,7 +24,7 @@ from sysmeter.analysis.intervals import CONFIDENCE_PERCENT
 from sysmeter.analysis.summary import summarize
 from sysmeter.analysis.swapruns import DEFAULT, SwapRun, facts_of
 from sysmeter.errors import KernelError
-from sysmeter.workload import own_python
+from sysmeter.workload import die_with_parent, own_python
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -148,8 +148,14 @@ class _Verification:
     def _audit(self, number: int, name: str) -> SwapRun | None:
         if self._no_audit is not None:
             return None
+        settings = self._comparison.settings
+        assert settings.seconds is not None  # verify's option has a default
+        size = {
+            "seconds": min(_AUDIT_SECONDS, settings.seconds),
+            "warmup_seconds": min(_AUDIT_WARMUP_SECONDS, settings.warmup_seconds),
+        }
         try:
-            return self._run(number, name, audit=True, seconds=_AUDIT_SECONDS, warmup_seconds=_AUDIT_WARMUP_SECONDS)
+            return self._run(number, name, audit=True, **size)
         except KernelError as error:
             self._no_audit = error.message
             return None
@@ -159,7 +165,7 @@ class _Verification:
         settings = replace(comparison.settings, **self._changes[name], probes=self._no_audit is None)
         place = comparison.place / f"{number:02}-{name}{'-audit' if changes else ''}"
         recording = session.run(replace(settings, **changes), place, comparison.listener)
-        if recording.meta["interrupted"]:
+        if recording.meta["interrupted"] or recording.was_signalled:
             raise session.Interrupted(f"interrupted in run {number}: there is no verdict")
         try:
             return self._reduce(recording, name)
@@ -192,19 +198,22 @@ class _Verification:
         ]
         return replace(facts, claims=claim_rules.check(chosen, result))
 
-    def _measure_pieces(self) -> dict[str, dict[str, float]]:
+    def _measure_pieces(self) -> dict[str, dict[str, float | None]]:
         """By combination, what its book and its queue cost alone, each in a process of its own."""
         pieces = {}
         for name, changes in self._changes.items():
             if name == DEFAULT or {"book", "queue"} & set(changes):
                 try:
                     pieces[name] = self._measure_piece(replace(self._comparison.settings, **changes))
+                except subprocess.CalledProcessError as error:
+                    said = (error.stderr or "").strip().splitlines()
+                    self._notes.append(f"{name} was not measured alone: {said[-1] if said else 'no reason given'}")
                 except (OSError, ValueError, subprocess.SubprocessError) as error:
                     self._notes.append(f"{name} was not measured alone: {error}")
         return pieces
 
     @staticmethod
-    def _measure_piece(settings: RunSettings) -> dict[str, float]:
+    def _measure_piece(settings: RunSettings) -> dict[str, float | None]:
         request = {key: getattr(settings, key) for key in ("cache_dir", "feed", "instrument", "book", "queue")}
         done = subprocess.run(
             [*own_python("capstone.micro"), json.dumps({**request, "cpu": settings.cpus[1]})],
@@ -213,11 +222,12 @@ class _Verification:
             text=True,
             timeout=_MICRO_PATIENCE_SECONDS,
             check=True,
+            preexec_fn=die_with_parent,
         )
-        figures: dict[str, float] = json.loads(done.stdout)
+        figures: dict[str, float | None] = json.loads(done.stdout)
         return figures
 
-    def _alone_ns(self, prediction: Prediction, pieces: dict[str, dict[str, float]]) -> float | None:
+    def _alone_ns(self, prediction: Prediction, pieces: dict[str, dict[str, float | None]]) -> float | None:
         if prediction.figure == "stall":
             # Messages come evenly, so they wait from nothing to the whole stall.
             return self._comparison.stall[1] / 2
@@ -226,15 +236,17 @@ class _Verification:
             return None
         # A swap changes one piece, so the other's difference is noise and is left out.
         key = "update_ns" if "book" in self._changes[prediction.name] else "push_pop_ns"
-        return own[key] - default[key]
+        with_it, without = own[key], default[key]
+        return None if with_it is None or without is None else with_it - without
 
-    def _result(self, pieces: dict[str, dict[str, float]]) -> dict[str, Any]:
+    def _result(self, pieces: dict[str, dict[str, float | None]]) -> dict[str, Any]:
         comparison = self._comparison
         predictions = [verdicts.Prediction(DEFAULT)]
         for swap in comparison.swaps:
             predictions.append(replace(swap.prediction, by_ns=self._alone_ns(swap.prediction, pieces)))
         judged = [verdicts.judge(prediction, self._runs, self._no_audit) for prediction in predictions]
         claims = [row for prediction in predictions for row in claim_rules.merge(self._runs_claims(prediction.name))]
+        claims += self._claims_without_a_run(claims)
         return {
             "schema": SCHEMA,
             "sysmeter_version": __version__,
@@ -255,6 +267,20 @@ class _Verification:
             "runs": [_describe_run(run) for run in self._runs],
             "notes": self._notes,
         }
+
+    def _claims_without_a_run(self, judged: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A claim that no run was there to check is not proven; it does not vanish."""
+        found = {(row["combination"], row["key"], row["operator"]) for row in judged}
+        rows = []
+        for name in dict.fromkeys([*self._changes, *(claim.combination for claim in self._comparison.claims)]):
+            if not name:
+                continue
+            for claim in claim_rules.claims_for(self._comparison.claims, name):
+                if (name, claim.key, claim.operator) not in found:
+                    was_run = name in self._changes
+                    reason = f"no audit pass: {self._no_audit}" if was_run else "this combination was not run"
+                    rows.append({**claim_rules.unproven(claim, reason), "combination": name})
+        return rows
 
     def _runs_claims(self, name: str) -> list[list[dict[str, Any]]]:
         rows = [run.claims for run in self._runs if run.combination == name]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOLDS, FAILS, UNPROVEN = "holds", "fails", "not proven"
+_MAX_NAMES = 4
 EVERY = ""  # the combination of claims that are for all
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -149,6 +150,20 @@ def check(claims: Sequence[Claim], result: dict[str, Any]) -> list[dict[str, Any
     return [_check(claim, result) for claim in claims]
 
 
+def unproven(claim: Claim, reason: str) -> dict[str, Any]:
+    """The row of a claim that no run was there to check."""
+    row = {"key": claim.key, "operator": claim.operator, "limit": claim.limit, "combination": claim.combination}
+    return {
+        **row,
+        "value": None,
+        "n_sources": None,
+        "verdict": UNPROVEN,
+        "reason": reason,
+        "n_runs": 0,
+        "n_runs_with_verdict": 0,
+    }
+
+
 def merge(checked: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The verdicts on several runs of one combination, by claim: the worst one stands, with its value.
 
@@ -222,9 +237,26 @@ def _check(claim: Claim, result: dict[str, Any]) -> dict[str, Any]:
     verdict = UNPROVEN
     if reason is None:
         verdict = HOLDS if _OPERATORS[claim.operator](value, claim.limit) else FAILS
+        if value and claim.key.endswith("involuntary_switches"):
+            reason = _by_the_host(claim.key, result)
     row = {"key": claim.key, "operator": claim.operator, "limit": claim.limit, "combination": claim.combination}
     n_sources = None if found is None or value is None else 1 if found["agrees"] is None else 2
     return {**row, "value": value, "n_sources": n_sources, "verdict": verdict, "reason": reason}
+
+
+def _by_the_host(key: str, result: dict[str, Any]) -> str | None:
+    """Involuntary switches are the host's doing: who took the CPU, most time first; None where that was not seen."""
+    threads = [name for name in THREADS if key.startswith(f"{name}.")] or list(THREADS)
+    taken: dict[str, int] = {}
+    for name in threads:
+        off_cpu = (result.get("threads") or {}).get(name, {}).get("off_cpu")
+        for row in off_cpu["kinds"]["preempted"]["ran_instead"]["tasks"] if off_cpu else []:
+            taken[row["task"]] = taken.get(row["task"], 0) + row["time_ns"]
+    names = sorted(taken, key=lambda task: -taken[task])
+    if not names:
+        return None
+    more = f" and {len(names) - _MAX_NAMES} others" if len(names) > _MAX_NAMES else ""
+    return f"by the host: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def _figure(key: str, result: dict[str, Any]) -> tuple[int | float | None, str | None, dict[str, Any] | None]:

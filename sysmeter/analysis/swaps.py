@@ -45,6 +45,7 @@ NO_MOVE_PART = 0.02
 # Of what a stall adds to the messages that it holds, think may have this part: the backlog's one large batch.
 STAYS_PART = 0.05
 # And the level of what must stay is not to move by more than this part of itself.
+STAYS_UNPROVEN_PART = 0.5  # an interval wider than this either way shows nothing
 STAYS_LEVEL_PART = 0.1
 
 
@@ -178,6 +179,9 @@ def _check_default_zero(name: str, own: Sequence[SwapRun], no_audit: str | None,
     reason = why_unproven(counters)
     if name == ALLOCATIONS:
         reason = why_not_audited(own, no_audit) or reason
+        timing = [run.counters["process"][name]["value"] or 0 for run in own if not run.is_audit]
+        if sum(timing):
+            findings.wrong.append(f"{_words(name)}: {sum(timing):,} in the timing passes, by numba's counter")
     if reason is not None:
         findings.open.append(f"{_words(name)}: {reason}")
 
@@ -229,6 +233,10 @@ def _check_move(prediction: Prediction, moves: dict[str, Move | None], findings:
                 f"the interval of {what}'s move includes 0: the host is too noisy for so small a move in "
                 f"{move.n_rounds} rounds; more --rounds or --seconds may tell"
             )
+    whole = moves.get(what)
+    if prediction.figure not in (what, "stall") and whole is not None and (whole.high_ns or 0) < 0:
+        # Between two runs the whole level is far noisier than within one, so this contradicts and proves nothing.
+        findings.open.append(f"{what} as a whole moved the other way, by {format_ns(round(whole.by_ns, 1))}")
     if prediction.stays is not None:
         _check_stays(prediction.stays, move, moves, findings)
 
@@ -240,6 +248,10 @@ def _check_stays(name: str, move: Move, moves: dict[str, Move | None], findings:
         margin_ns = STAYS_LEVEL_PART * level.base_ns
         if level.low_ns >= margin_ns or level.high_ns <= -margin_ns:
             findings.wrong.append(f"{name} moved too, by {format_ns(round(level.by_ns, 1))}")
+        elif not level.within(STAYS_UNPROVEN_PART * level.base_ns):
+            findings.open.append(f"{name}'s interval is too wide to show that it stayed")
+    else:
+        findings.open.append(f"{name}'s level has no interval")
     if held is None or held.low_ns is None or held.high_ns is None:
         findings.open.append(f"{name} has too few samples to compare")
     elif held.low_ns > STAYS_PART * move.by_ns:

@@ -30,4 +30,4 @@ def print_verification(result: dict[str, Any], as_json: bool) -> None:
         from sysmeter.report.verify import render_verification
 
         text = render_verification(result)
-    write_result(text)
+    write_result(text, lost="the runs are lost with it, unless --out kept their Recordings")

@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from sysmeter.units import parse_duration_ns
+from sysmeter.units import NS_PER_S, parse_duration_ns
+
+_MAX_DURATION_NS = 24 * 3_600 * NS_PER_S
 
 
 class Duration(click.ParamType[int]):
@@ -41,8 +43,8 @@ class Milliseconds(click.ParamType[int]):
             value_ns = parse_duration_ns(f"{value}ms")
         except ValueError:
             self.fail(f"{value!r} is not a number of milliseconds above 0", param, ctx)
-        if value_ns <= 0:
-            self.fail(f"{value!r} is not above 0", param, ctx)
+        if not 0 < value_ns <= _MAX_DURATION_NS:
+            self.fail(f"{value!r} is not above 0 and at most a day", param, ctx)
         return value_ns
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sysmeter import hist
 from sysmeter.cli.claims import check_run, claims_option, read_claims
 from sysmeter.cli.parameters import DURATION, MILLISECONDS, SECONDS, SECONDS_OR_NONE
 from sysmeter.cli.streams import say
+from sysmeter.cli.swaps import describe_components
 from sysmeter.errors import EXIT_INTERRUPTED, SysmeterError, UsageError
 
 if TYPE_CHECKING:
@@ -90,8 +92,8 @@ if TYPE_CHECKING:
     metavar="DURATION",
     help="Stop soon after the first response above it (such as 500us), and keep what led to it.",
 )
-@click.option("--book", default="array", show_default=True, help="Order book: a file of capstone/swaps/book.")
-@click.option("--queue", default="ring", show_default=True, help="Queue: a file of capstone/swaps/queue.")
+@click.option("--book", default="array", show_default=True, help=f"Order book. {describe_components('book')}")
+@click.option("--queue", default="ring", show_default=True, help=f"Queue. {describe_components('queue')}")
 @click.option(
     "--stall-every",
     "stall_every_ns",
@@ -140,6 +142,12 @@ def run(
     if out is None:
         out = _free_name(f"sysmeter-{datetime.now():%Y%m%d-%H%M%S}")
     require_swaps(options["book"], options["queue"])
+    context = click.get_current_context()
+    if (
+        options["stall_every_ns"] is None
+        and context.get_parameter_source("stall_for_ns") is ParameterSource.COMMANDLINE
+    ):
+        raise UsageError("--stall-for alone injects no stall", "say how often with --stall-every")
     if options["stall_every_ns"] is not None:
         require_stall(options["stall_every_ns"], options["stall_for_ns"])
         options["stall"] = "periodic"

@@ -31,8 +31,8 @@ def say(text: str) -> None:
         mute(sys.stderr)
 
 
-def write_result(text: str, saved_as: str | None = None) -> None:
-    """The result, on stdout.
+def write_result(text: str, saved_as: str | None = None, lost: str = "nothing was saved") -> None:
+    """The result, on stdout. ``lost`` says what that means where it cannot be written and is not saved.
 
     Raises:
         BrokenPipeError: the reader has gone; that is its right.
@@ -44,7 +44,7 @@ def write_result(text: str, saved_as: str | None = None) -> None:
         raise
     except OSError as error:
         mute(sys.stdout)
-        hint = f"the Recording is saved: sysmeter report {saved_as}" if saved_as else "nothing else was lost"
+        hint = f"the Recording is saved: sysmeter report {saved_as}" if saved_as else lost
         raise SysmeterError(f"the result cannot be written to standard output: {error.strerror}", hint) from error
 
 

@@ -6,6 +6,15 @@ from sysmeter.errors import UsageError
 from sysmeter.units import format_ns
 
 
+def describe_components(slot: str) -> str:
+    """The components of a slot with their help texts; nothing where another project's ``capstone`` is in the way."""
+    try:
+        from capstone.predictions import describe
+    except ImportError:
+        return ""
+    return describe(slot)
+
+
 def require_swaps(book: str, queue: str) -> None:
     """Refuse a component that does not exist.
 

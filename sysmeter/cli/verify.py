@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sysmeter.cli.claims import claims_option
+from sysmeter.cli.parameters import SECONDS, SECONDS_OR_NONE
+from sysmeter.cli.streams import say
 from sysmeter.errors import RecordingError, UsageError
 from sysmeter.session import RunListener
 from sysmeter.units import NS_PER_S
@@ -29,7 +32,7 @@ _STALL_PART = 100  # a stall lasts so much of its period
 @click.option("--rounds", type=click.IntRange(1, 1_000), default=6, show_default=True, help="How often each swap runs.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=SECONDS,
     default=2.0,
     show_default=True,
     help="Length of each run, the warm-up included.",
@@ -37,7 +40,7 @@ _STALL_PART = 100  # a stall lasts so much of its period
 @click.option(
     "--warmup",
     "warmup_seconds",
-    type=click.FloatRange(0),
+    type=SECONDS_OR_NONE,
     default=0.5,
     show_default=True,
     help="The first so many seconds' worth of messages are not counted.",
@@ -98,7 +101,7 @@ def verify(
     )
     stall = _stall_of(settings)
     swaps = _combinations(names, stall)
-    with _place(out) as place:
+    with _signals_as_interrupts(), _place(out) as place:
         comparison = Comparison(settings, swaps, stall, rounds, place, out is not None, stated, listener, _say_run)
         result = carry_out(comparison)
         print_verification(result, as_json)
@@ -172,7 +175,23 @@ def _place(out: Path | None) -> Iterator[Path]:
         raise RecordingError(
             f"cannot make the directory {out}: {error.strerror}", "name a place that can be written with --out"
         ) from error
-    yield out
+    try:
+        yield out
+    finally:
+        with contextlib.suppress(OSError):
+            out.rmdir()  # only where no run got as far as a Recording
+
+
+@contextlib.contextmanager
+def _signals_as_interrupts() -> Iterator[None]:
+    """Between the runs too SIGTERM and SIGHUP end the command as Ctrl-C does, so that nothing is left behind."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 class _Listener(RunListener):
@@ -183,7 +202,7 @@ class _Listener(RunListener):
 
     def say(self, text: str) -> None:
         """One line on stderr."""
-        click.echo(f"sysmeter: {text}", err=True)
+        say(text)
 
     def note(self, text: str) -> None:
         """One line on stderr, the first time."""
@@ -195,4 +214,4 @@ class _Listener(RunListener):
 def _say_run(number: int, total: int, run: SwapRun) -> None:
     from sysmeter.report.verify import run_line
 
-    click.echo(f"sysmeter: {run_line(number, total, run.combination, run.is_audit, run.levels_ns)}", err=True)
+    say(run_line(number, total, run.combination, run.is_audit, run.levels_ns))

@@ -17,6 +17,10 @@ _FLAT = (
     " to the messages that happened to be queued. In paced mode every message that was due meanwhile would count,"
     " from the time it should have been sent."
 )
+_FLAT_UNBOUNDED = (
+    "The feed has no schedule here, and this queue no bound: it went on pushing through the stall, so the messages"
+    " pushed meanwhile waited for its end and count from their push."
+)
 
 
 def stall_lines(result: dict[str, Any], width: int) -> list[str]:
@@ -26,11 +30,12 @@ def stall_lines(result: dict[str, Any], width: int) -> list[str]:
         return []
     asked = f"{format_ns(settings['stall_for_ns'])} every {format_ns(settings['stall_every_ns'])}"
     if not stalls:
-        words = f"Injected stalls, {asked}: none fell into the window, which was over before the first was due."
+        words = f"Injected stalls, {asked}: none began in the window."
         return wrap(words, width, "", "  ")
     lengths = [stall["duration_ns"] for stall in stalls]
     waited = [stall["n_waited"] for stall in stalls]
     words = f"Injected stalls, {asked}: {plural(len(stalls), 'stall')} in the window, "
     words += f"{format_ns(min(lengths))} to {format_ns(max(lengths))} long; at the end of each "
     words += f"{min(waited):,} to {max(waited):,} messages waited in the queue."
-    return [*wrap(words, width, "", "  "), *wrap(_PACED if settings["mode"] == "paced" else _FLAT, width, "  ")]
+    meaning = _PACED if settings["mode"] == "paced" else _FLAT if settings["ring_slots"] else _FLAT_UNBOUNDED
+    return [*wrap(words, width, "", "  "), *wrap(meaning, width, "  ")]

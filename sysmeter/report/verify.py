@@ -32,7 +32,7 @@ def render_verification(result: dict[str, Any], width: int = 80) -> str:
     """The report of a ``sysmeter.verify/1`` result; no line is wider than ``width`` columns (40 at least)."""
     width = max(width, MIN_WIDTH)
     lines = [*_head_lines(result, width), ""]
-    lines.append(columns(["", "zero that broke", "moved", "by", "95 % interval", "verdict"], _WIDTHS))
+    lines.append(columns(["", "zero to break", "to move", "by", "95 % interval", "verdict"], _WIDTHS))
     lines += [columns(_row(entry), _WIDTHS) for entry in result["swaps"]]
     for entry in result["swaps"]:
         lines += ["", *_swap_lines(entry, width)]
@@ -65,6 +65,7 @@ def _row(entry: dict[str, Any]) -> list[str]:
     if breaks is not None:
         found = observed["counters"][breaks]
         value = "not measured" if found["value"] is None else f"{found['value']:,}"
+        value += "" if found["value"] is None or found["agrees"] is True else "?"
         zero = f"{_ZERO_WORDS.get(breaks, breaks)} {value}"
     moved = entry["predicts"]["histogram"] or "-"
     by, interval = observed["by_ns"], observed["interval_ns"]

@@ -242,6 +242,8 @@ def test_stop_above_stops_after_the_first_slow_response(market):
     [
         ({"seconds": 60.0}, "--loop"),
         ({"warmup_seconds": 0.5}, "--warmup"),
+        ({"queue": "channel", "loop": True, "seconds": 60.0}, "--mode paced"),
+        ({"stall": "periodic", "stall_every_ns": 1_000, "stall_for_ns": 100}, "--stall-every"),
     ],
 )
 def test_settings_that_do_not_fit_the_file(market, changes, message):

@@ -29,8 +29,8 @@ def mutex_runs(**changes):
     return with_counter(runs, "mutex", "strategy", "voluntary_switches", agreed(120))
 
 
-def channel_runs(moved=13.0, **changes):
-    runs = comparison("channel", {"one in 31": moved, "total": -20.0}, **changes)
+def channel_runs(moved=13.0, whole=0.0, **changes):
+    runs = comparison("channel", {"one in 31": moved, "total": whole}, **changes)
     return with_counter(runs, "channel", "process", "allocations", agreed(4_000))
 
 
@@ -298,3 +298,28 @@ def test_one_wrong_decides_over_all():
     assert worst([AS_PREDICTED, UNPROVEN, NOT_AS_PREDICTED]) == NOT_AS_PREDICTED
     assert worst([AS_PREDICTED, UNPROVEN]) == UNPROVEN
     assert worst([AS_PREDICTED]) == AS_PREDICTED
+
+
+def test_a_total_that_moved_the_other_way_as_a_whole_is_not_passed_over():
+    entry = judge(CHANNEL, channel_runs(whole=-20.0))
+    assert entry["verdict"] == UNPROVEN
+    assert "as a whole" in entry["reason"]
+
+
+def test_think_that_may_have_moved_by_any_amount_did_not_stay():
+    runs = stall_runs()
+    spread = [
+        replace(run, levels_ns={**run.levels_ns, "think": 150.0 + 400.0 * (at % 3)}) for at, run in enumerate(runs)
+    ]
+    entry = judge(STALL, spread)
+    assert entry["verdict"] == UNPROVEN
+    assert "think" in entry["reason"]
+
+
+def test_allocations_of_a_timing_pass_are_not_hidden_by_the_audit():
+    runs = tree_runs()
+    leak = {**agreed(3), "agrees": None, "witness": None}
+    leaky = with_counter([run for run in runs if not run.is_audit], "default", "process", "allocations", leak)
+    entry = judge(Prediction("default"), [*leaky, *(run for run in runs if run.is_audit)])
+    assert entry["verdict"] == NOT_AS_PREDICTED
+    assert "timing passes" in entry["reason"]

@@ -11,7 +11,9 @@ from typing import Any
 
 from capstone.compiled import compiled
 from capstone.gaps import keep_gap
+from capstone.plan import MAX_STALLS
 from capstone.unsafe import clock_ns
+from sysmeter.records import GAP_IN_SPIN
 
 PREDICTS = {"breaks": None, "histogram": "total"}
 
@@ -19,9 +21,9 @@ PREDICTS = {"breaks": None, "histogram": "total"}
 # that is kept: begin, end, messages that waited in the queue at its end.
 _NEXT, _PERIOD, _LENGTH, _N, _RECORDS = 0, 1, 2, 3, 8
 _RECORD_WORDS = 3
-_CAPACITY = 1 << 14
+_CAPACITY = MAX_STALLS + 1
 _NEVER_NS = 1 << 62
-_GAP_IN_SPIN = 0
+_GAP_IN_SPIN = GAP_IN_SPIN
 
 
 def n_words(_settings: dict[str, Any]) -> int:
@@ -38,7 +40,7 @@ def initialize(stall, settings: dict[str, Any]) -> None:
 
 
 def kept(stall) -> list[tuple[int, int, int]]:
-    """The stalls that happened: (t_start_ns, duration_ns, messages that waited), the first 16,384 of them."""
+    """The stalls that happened: (t_start_ns, duration_ns, messages that waited)."""
     n = min(int(stall[_N]), _CAPACITY)
     rows = stall[_RECORDS:].reshape(-1, _RECORD_WORDS)[:n].tolist()
     return [(begin, end - begin, n_waiting) for begin, end, n_waiting in rows]
