@@ -54,6 +54,16 @@ def swaps() -> list[Swap]:
     return found
 
 
+def unpredicted() -> list[str]:
+    """The components beside the defaults that state no prediction, as ``slot/name``."""
+    return [
+        f"{slot}/{component}"
+        for slot in combination.DEFAULTS
+        for component in combination.names(slot)[1:]
+        if _read(slot, component) is None
+    ]
+
+
 def swaps_of(settings: dict[str, str]) -> list[str]:
     """The names of the swaps in a choice of components, in their order."""
     names = []

@@ -241,6 +241,10 @@ def _faults(
     status = NOT_PROVEN if reason else MEASURED
     witness = ("BPF traps, minor+major", inner)
     minor, major = (counter(value, status, GETRUSAGE, witness, agrees, reason) for value in accounted)
+    if agrees is False and not accounted[1]:
+        # Traps cannot tell minor from major, so their number says nothing against a zero of the latter.
+        why = "getrusage alone tells major faults from minor ones, and BPF's traps do not add up to their sum"
+        major = counter(0, MEASURED, GETRUSAGE, None, None, why)
     return minor, major
 
 
@@ -310,6 +314,9 @@ def _compare(
         reason = f"{source} counts {inner:,} and {witness_source} {witness:,}"
         if lost:
             reason += f"; {lost}"
+            if witness > outer:
+                # What was lost was never nothing: the kernel's own counter is the better figure, if not a proven one.
+                return counter(witness, NOT_PROVEN, witness_source, (source, inner), False, reason)
     elif lost and not inner == witness == outer:
         reason = f"{lost}; too few to tell from the events at the window's edges"
     return counter(inner, NOT_PROVEN if reason else MEASURED, source, (witness_source, witness), agrees, reason)

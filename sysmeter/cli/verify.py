@@ -81,6 +81,7 @@ def verify(
 
     Exit codes: 0 all as predicted, 3 something is not, 4 something is not proven.
     """
+    from capstone import predictions
     from sysmeter import host, session
     from sysmeter.cli.claims import read_claims
     from sysmeter.cli.output import print_verification
@@ -101,6 +102,10 @@ def verify(
     )
     stall = _stall_of(settings)
     swaps = _combinations(names, stall)
+    for component in predictions.unpredicted():
+        listener.note(f"capstone/swaps/{component}.py states no prediction (PREDICTS), so there is nothing to verify")
+    if rounds == 1:
+        listener.note("one round gives no interval, so nothing can be proven; give --rounds 2 or more")
     with _signals_as_interrupts(), _place(out) as place:
         comparison = Comparison(settings, swaps, stall, rounds, place, out is not None, stated, listener, _say_run)
         result = carry_out(comparison)

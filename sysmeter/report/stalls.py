@@ -36,6 +36,10 @@ def stall_lines(result: dict[str, Any], width: int) -> list[str]:
     waited = [stall["n_waited"] for stall in stalls]
     words = f"Injected stalls, {asked}: {plural(len(stalls), 'stall')} in the window, "
     words += f"{format_ns(min(lengths))} to {format_ns(max(lengths))} long; at the end of each "
-    words += f"{min(waited):,} to {max(waited):,} messages waited in the queue."
+    least, most = min(waited), max(waited)
+    words += f"{least:,} to {most:,}" if least < most else f"{most:,}"
+    words += " messages waited in the queue."
+    if settings["mode"] == "paced" and settings["ring_slots"] == most:
+        words += " The queue was full then; what was due beyond it waited at the feed."
     meaning = _PACED if settings["mode"] == "paced" else _FLAT if settings["ring_slots"] else _FLAT_UNBOUNDED
     return [*wrap(words, width, "", "  "), *wrap(meaning, width, "  ")]

@@ -8,7 +8,7 @@ from sysmeter.report.layout import MIN_WIDTH, cells, columns, plural, printable,
 from sysmeter.report.userclaims import user_claim_lines
 from sysmeter.units import NS_PER_MS, NS_PER_US, format_ns
 
-_WIDTHS = (-9, -23, -6, 9, 16, 17)
+_WIDTHS = (-9, -20, -10, 9, 16, 16)
 _ZERO_WORDS = {
     "allocations": "allocations",
     "voluntary_switches": "vol. switches",
@@ -68,6 +68,8 @@ def _row(entry: dict[str, Any]) -> list[str]:
         value += "" if found["value"] is None or found["agrees"] is True else "?"
         zero = f"{_ZERO_WORDS.get(breaks, breaks)} {value}"
     moved = entry["predicts"]["histogram"] or "-"
+    if (figure := entry["predicts"]["figure"] or "").startswith("one in "):
+        moved += f" 1/{figure.removeprefix('one in ')}"
     by, interval = observed["by_ns"], observed["interval_ns"]
     return [
         entry["name"],
