@@ -8,8 +8,10 @@ import pytest
 
 from sysmeter.analysis.counters import counter, not_measured
 from sysmeter.analysis.swapruns import DEFAULT
-from sysmeter.analysis.swaps import AS_PREDICTED, NOT_AS_PREDICTED, UNPROVEN, Prediction, judge
-from tests.support.swapruns import agreed, comparison, with_counter
+from sysmeter.analysis.swaps import AS_PREDICTED, NOT_AS_PREDICTED, UNPROVEN, Prediction, judge, worst
+from sysmeter.errors import EXIT_CLAIM_FAILED, EXIT_NOT_PROVEN, EXIT_OK
+from sysmeter.verification import exit_code, schedule
+from tests.support.swapruns import agreed, comparison, one_run, with_counter
 
 TREE = Prediction("tree", "allocations", "think", "think", by_ns=57.0)
 CHANNEL = Prediction("channel", "allocations", "total", "one in 31", one_in=31)
@@ -204,6 +206,105 @@ def test_nothing_in_common():
 def test_a_run_too_short_for_its_stalls():
     runs = [replace(run, n_stalls=0) for run in stall_runs()]
     assert "no stall" in judge(STALL, runs)["reason"]
+
+
+def test_think_that_may_have_moved_with_a_stall():
+    entry = judge(STALL, stall_runs(held=200_000.0, noise=60_000.0))
+    assert entry["verdict"] == UNPROVEN
+    assert "think of the messages held may have moved" in entry["reason"]
+
+
+def test_too_few_samples():
+    runs = [replace(run, levels_ns=dict.fromkeys(run.levels_ns)) for run in tree_runs()]
+    entry = judge(TREE, runs)
+    assert entry["verdict"] == UNPROVEN
+    assert "too few samples" in entry["reason"]
+
+
+# ── what else is told ──
+
+
+def test_zeros_broken_beyond_the_prediction_are_listed_with_their_cause_and_change_no_verdict():
+    runs = with_counter(mutex_runs(), "mutex", "feed", "syscalls", agreed(300))
+    runs = with_counter(runs, "mutex", "strategy", "minor_faults", agreed(5))
+    runs = [
+        replace(run, syscalls={"feed": {"futex": 290, "madvise": 10}}, faults={"strategy": (5, 1, 5)}) for run in runs
+    ]
+    entry = judge(MUTEX, runs)
+    assert entry["verdict"] == AS_PREDICTED
+    faults, calls = entry["observed"]["extra_breaks"]
+    assert (calls["counter"], calls["thread"], calls["value"], calls["n_runs"]) == ("syscalls", "feed", 1_200, 4)
+    assert calls["cause"] == "futex 1,160x, madvise 40x"
+    assert faults["cause"].startswith("20 traps, 4 of them in kernel mode, on 20 pages, each page once")
+
+
+def test_a_zero_that_one_source_saw_break_is_listed_though_it_is_not_proven():
+    lost = counter(0, "not_proven", "BPF", ("perf counter", 500_000), False, "syscalls lost 533,221 events")
+    runs = with_counter(mutex_runs(), "mutex", "feed", "syscalls", lost)
+    runs = [replace(run, syscalls_outside={"feed": {"futex": 43_000}}) for run in runs]
+    entry = judge(MUTEX, runs)
+    (row,) = entry["observed"]["extra_breaks"]
+    assert entry["verdict"] == AS_PREDICTED
+    assert (row["value"], row["status"]) == (2_000_000, "not_proven")
+    assert "lost 533,221" in row["cause"]
+    assert "outside of it futex" in row["cause"]
+
+
+def test_involuntary_switches_are_the_hosts_and_named():
+    runs = with_counter(tree_runs(), DEFAULT, "feed", "involuntary_switches", agreed(4))
+    runs = [replace(run, preempted_by={"kworker/1:1": 100, "bash/77": 900}) for run in runs]
+    entry = judge(Prediction(DEFAULT), runs)
+    found = entry["observed"]["counters"]["involuntary_switches"]
+    assert entry["verdict"] == AS_PREDICTED
+    assert (found["value"], found["by_host"]) == (32, ["bash/77", "kworker/1:1"])
+
+
+def test_audit_passes_are_not_timed_and_timing_passes_count_no_system_calls_of_uprobes():
+    runs = tree_runs()
+    audited = one_run("tree", is_audit=True, levels_ns={"think": 9e9, "total": 9e9, "stall": 9e9})
+    audited = with_counter([audited], "tree", "feed", "syscalls", agreed(7))
+    audited = with_counter(audited, "tree", "process", "allocations", agreed(40_000))
+    entry = judge(TREE, [*runs[:-1], *audited])
+    assert entry["verdict"] == AS_PREDICTED
+    assert entry["observed"]["counters"]["syscalls"]["value"] == 0
+
+
+@pytest.mark.parametrize("swaps", [["tree"], ["tree", "mutex"], ["tree", "channel", "mutex", "stall"]])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_each_swap_stands_between_two_defaults_that_no_other_run_of_it_has(swaps, rounds):
+    order = schedule(swaps, rounds)
+    for swap in swaps:
+        beside = [place + step for place, name in enumerate(order) if name == swap for step in (-1, 1)]
+        assert len(beside) == len(set(beside)) == 2 * rounds
+        assert {order[place] for place in beside} == {DEFAULT}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "claimed", "code"),
+    [
+        (AS_PREDICTED, [], EXIT_OK),
+        (AS_PREDICTED, ["holds", "fails"], EXIT_CLAIM_FAILED),
+        (AS_PREDICTED, ["not proven"], EXIT_NOT_PROVEN),
+        (UNPROVEN, ["holds"], EXIT_NOT_PROVEN),
+        (UNPROVEN, ["fails"], EXIT_CLAIM_FAILED),
+        (NOT_AS_PREDICTED, ["not proven"], EXIT_CLAIM_FAILED),
+    ],
+)
+def test_exit_codes(verdict, claimed, code):
+    assert exit_code({"verdict": verdict, "claims": [{"verdict": word} for word in claimed]}) == code
+
+
+def test_one_wrong_decides_over_all():
+    assert worst([AS_PREDICTED, UNPROVEN, NOT_AS_PREDICTED]) == NOT_AS_PREDICTED
+    assert worst([AS_PREDICTED, UNPROVEN]) == UNPROVEN
+    assert worst([AS_PREDICTED]) == AS_PREDICTED
+
+
+def test_a_total_that_moved_the_other_way_as_a_whole_is_not_passed_over():
+    entry = judge(CHANNEL, channel_runs(whole=-200.0))
+    assert entry["verdict"] == UNPROVEN
+    assert "as a whole" in entry["reason"]
+    assert judge(CHANNEL, channel_runs(whole=-5.0))["verdict"] == AS_PREDICTED
 
 
 def test_think_that_may_have_moved_by_any_amount_did_not_stay():
