@@ -301,10 +301,9 @@ def test_one_wrong_decides_over_all():
 
 
 def test_a_total_that_moved_the_other_way_as_a_whole_is_not_passed_over():
-    entry = judge(CHANNEL, channel_runs(whole=-200.0))
+    entry = judge(CHANNEL, channel_runs(whole=-20.0))
     assert entry["verdict"] == UNPROVEN
     assert "as a whole" in entry["reason"]
-    assert judge(CHANNEL, channel_runs(whole=-5.0))["verdict"] == AS_PREDICTED
 
 
 def test_think_that_may_have_moved_by_any_amount_did_not_stay():
