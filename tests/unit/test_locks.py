@@ -7,7 +7,7 @@ from tests.support.checkouts import REPOSITORY
 
 def test_the_lock_files_name_no_place() -> None:
     """No index, host or folder: the locks serve every machine. And each version has its hashes."""
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name in ("requirements.lock", "requirements-plot.lock", "requirements-dev.lock"):
         text = (REPOSITORY / name).read_text()
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
         assert not [line for line in lines if "://" in line or line.startswith("-")]
