@@ -29,7 +29,7 @@ def cache_key(combination: dict[str, str]) -> str:
     """Hash of all capstone sources, the bucket arithmetic, versions, CPU and combination."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
-    sources = [*sorted(package.rglob("*.py")), package.parent / "sysmeter" / "hist.py"]
+    sources = [*sorted(package.rglob("*.py")), package.parent / "sysmeter" / "buckets.py"]
     for source in sources:
         digest.update(f"{source.name}\0".encode())
         digest.update(source.read_bytes())

@@ -106,10 +106,6 @@ N_PARAMETERS = _CONSTANTS + 64
 # A state of the feed handler: it makes decisions.
 HANDLER_LIVE = 1
 
-# Histogram statistics.
-STAT_COUNT, STAT_MIN, STAT_MAX, STAT_SUM, STAT_NEGATIVE = range(5)
-N_STATS = 5
-
 # One edge of a thread's window; four edges in all: feed open, feed close, strategy open, strategy close.
 (
     EDGE_TAKEN,

@@ -9,7 +9,7 @@ import numpy as np
 from capstone import combination, gaps, keep_largest, layout, tail_store
 from capstone.run_memory import MAX_COLLECTIONS
 from capstone.witnesses import decode_edge, heap_in_use_bytes
-from sysmeter import records
+from sysmeter import buckets, records
 from sysmeter.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def describe_run(memory: RunMemory, plan: Plan) -> dict[str, Any]:
         "n_popped": n_popped,
         "n_window_messages": max(0, n_popped - plan.n_warmup),
         "n_batches": int(p[layout.N_BATCHES]),
-        "n_window_batches": int(memory.array("think_stats")[layout.STAT_COUNT]),
+        "n_window_batches": int(memory.array("think_stats")[buckets.STAT_COUNT]),
         "ring_full_waits": int(p[layout.RING_FULL_WAITS]),
         "sequence_gaps": int(p[layout.SEQUENCE_GAPS]),
         "duplicates": int(p[layout.DUPLICATES]),
@@ -72,14 +72,14 @@ def describe_histograms(memory: RunMemory, sub_bits: int) -> dict[str, dict[str,
     described = {}
     for name in ("think", "total"):
         stats = memory.array(f"{name}_stats")
-        count = int(stats[layout.STAT_COUNT])
+        count = int(stats[buckets.STAT_COUNT])
         described[name] = {
             "sub_bits": sub_bits,
             "count": count,
-            "min_ns": int(stats[layout.STAT_MIN]) if count else 0,
-            "max_ns": int(stats[layout.STAT_MAX]),
-            "sum_ns": int(stats[layout.STAT_SUM]),
-            "n_negative": int(stats[layout.STAT_NEGATIVE]),
+            "min_ns": int(stats[buckets.STAT_MIN]) if count else 0,
+            "max_ns": int(stats[buckets.STAT_MAX]),
+            "sum_ns": buckets.stats_sum(stats),
+            "n_negative": int(stats[buckets.STAT_NEGATIVE]),
         }
     return described
 

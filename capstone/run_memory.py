@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capstone import combination, gaps, layout, tail_store
-from sysmeter import decisions, hist, records
+from sysmeter import buckets, decisions, records
 from sysmeter.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RunMemory(layout.SharedMemory):
         if int(seq[0]) + -(-plan.n_messages // feed.count) * self._seq_span >= 1 << 63:
             raise UsageError("so many laps of this file pass the highest sequence number", "ask for fewer --seconds")
         self._prices = (int(price.min()), int(price.max()))
-        n_buckets = hist.n_buckets(settings["precision_bits"])
+        n_histogram_buckets = buckets.n_buckets(settings["precision_bits"])
         word = np.dtype("<i8")
         for name, length in (
             ("parameters", layout.N_PARAMETERS),
@@ -69,10 +69,10 @@ class RunMemory(layout.SharedMemory):
             # One more than there are: with bounded storage a batch is put together in the first.
             ("batch_words", (plan.n_batch_slots + 1) * layout.BATCH_WORDS),
             ("decision_words", plan.n_batch_slots * layout.DECISION_WORDS),
-            ("think_counts", n_buckets),
-            ("total_counts", n_buckets),
-            ("think_stats", layout.N_STATS),
-            ("total_stats", layout.N_STATS),
+            ("think_counts", n_histogram_buckets),
+            ("total_counts", n_histogram_buckets),
+            ("think_stats", buckets.N_STATS),
+            ("total_stats", buckets.N_STATS),
             ("time_bucket_words", plan.n_time_buckets * layout.BUCKET_WORDS),
             ("gap_words_feed", gaps.n_words()),
             ("gap_words_strategy", gaps.n_words()),
@@ -122,7 +122,7 @@ class RunMemory(layout.SharedMemory):
         tail_store.initialize(self.array("tail"))
         combination.component("stall").initialize(self.array("stall"), self._settings)
         for name in ("think_stats", "total_stats"):
-            self.array(name)[layout.STAT_MIN] = NEVER_NS
+            buckets.empty_stats(self.array(name))
         settings = self._settings
         parameters = {
             layout.PACED: settings["mode"] == "paced",
@@ -144,7 +144,7 @@ class RunMemory(layout.SharedMemory):
             layout.N_RELEASE_SLOTS: plan.n_release_slots,
             layout.N_BATCH_SLOTS: plan.n_batch_slots,
             layout.N_STALL_WORDS: len(self.array("stall")),
-            layout.N_HISTOGRAM_BUCKETS: hist.n_buckets(settings["precision_bits"]),
+            layout.N_HISTOGRAM_BUCKETS: buckets.n_buckets(settings["precision_bits"]),
         }
         parameters.update({word: self.address(name) for word, name in _ADDRESSES.items()})
         for word, value in parameters.items():

@@ -12,6 +12,7 @@ from capstone.quoter import wanted_quote
 from capstone.tail_store import n_words as n_tail_words
 from capstone.tail_store import offer_batch
 from capstone.unsafe import clock_ns, load_acquire, store_release
+from sysmeter.buckets import N_STATS
 from sysmeter.records import GAP_IN_BATCH, GAP_IN_SPIN
 
 _queue = combination.component("queue")
@@ -41,7 +42,7 @@ _STRATEGY_DONE_BYTES = layout.STRATEGY_DONE * 8
 _BATCH_WORDS = layout.BATCH_WORDS
 _DECISION_WORDS = layout.DECISION_WORDS
 _BUCKET_WORDS = layout.BUCKET_WORDS
-_N_STATS = layout.N_STATS
+_N_STATS = N_STATS
 _CLOCK_MASK = layout.MESSAGES_PER_CLOCK_READ - 1
 _STRATEGY_OPEN = layout.STRATEGY_OPEN
 _STRATEGY_CLOSE = layout.STRATEGY_CLOSE

@@ -43,6 +43,10 @@ class ClaimsFileError(SysmeterError):
     """A file of claims cannot be read, is not TOML, or states what is not a claim."""
 
 
+class HistogramFileError(SysmeterError):
+    """A file of histograms cannot be written, or is missing or not sound."""
+
+
 class RecordingError(SysmeterError):
     """A Recording cannot be written, or what is on disk is not a valid one."""
 

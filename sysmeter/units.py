@@ -8,7 +8,7 @@ NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
-_UNIT_NS = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
+UNIT_NS = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
 _DURATION = re.compile(r"\s*(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)\s*")
 
 
@@ -22,7 +22,7 @@ def parse_duration_ns(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is not a duration; write a number and a unit, such as 50us, 1.5ms or 2s")
     whole, fraction, unit = match.group(1), match.group(2) or "", match.group(3)
-    scaled = int(whole + fraction) * _UNIT_NS[unit]
+    scaled = int(whole + fraction) * UNIT_NS[unit]
     divisor: int = 10 ** len(fraction)
     if scaled % divisor:
         raise ValueError(f"{text!r} is finer than a nanosecond")

@@ -161,10 +161,10 @@ def _latency(recording: Recording, name: str) -> dict[str, Any]:
     return {
         "interval": _interval(name, recording.meta["settings"]["mode"]),
         "count": found.count,
-        "min_ns": found.min_ns if found.count else None,
-        "mean_ns": found.mean_ns,
-        **{key: found.percentile_ns(percentile) for key, percentile in PERCENTILES},
-        "max_ns": found.max_ns if found.count else None,
+        "min_ns": found.min,
+        "mean_ns": found.mean,
+        **{key: found.reportable_percentile(percentile) for key, percentile in PERCENTILES},
+        "max_ns": found.max,
         "n_negative": found.n_negative,
         "sub_bits": found.sub_bits,
     }

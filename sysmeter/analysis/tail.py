@@ -79,7 +79,7 @@ class SlowMessages:
 def histogram(recording: Recording, name: str) -> LatencyHistogram:
     """The recorded histogram ``name`` (``"think"`` or ``"total"``)."""
     meta = recording.meta["histograms"][name]
-    return LatencyHistogram(
+    return LatencyHistogram.from_parts(
         recording[f"{name}_counts"],
         meta["sub_bits"],
         meta["count"],
@@ -103,7 +103,7 @@ def find_tail(recording: Recording) -> tuple[Threshold, SlowMessages | None]:
     """
     total = histogram(recording, "total")
     for percentile in (TAIL_PERCENTILE, *_FALLBACK_PERCENTILES):
-        upper_ns = total.percentile_ns(percentile)
+        upper_ns = total.reportable_percentile(percentile)
         if upper_ns is None:
             continue
         index = bucket_index(upper_ns, total.sub_bits)

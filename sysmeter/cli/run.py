@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from sysmeter import hist
+from sysmeter import buckets
 from sysmeter.cli.claims import check_run, claims_option, read_claims
 from sysmeter.cli.parameters import DURATION, MILLISECONDS, SECONDS, SECONDS_OR_NONE
 from sysmeter.cli.streams import say
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--precision-bits",
-    type=click.IntRange(hist.MIN_SUB_BITS, hist.MAX_SUB_BITS),
+    type=click.IntRange(buckets.MIN_SUB_BITS, buckets.MAX_SUB_BITS),
     default=7,
     show_default=True,
     help="Histograms have 2^BITS buckets per power of two: 7 is an error of 0.8 %.",
