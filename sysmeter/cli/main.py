@@ -22,6 +22,7 @@ _COMMANDS = {
     "verify": ("sysmeter.cli.verify", "Show what each swap breaks and moves, and that it changes no decision."),
     "report": ("sysmeter.cli.report", "Print the result of a Recording again; needs no root."),
     "decisions": ("sysmeter.cli.decisions", "Compare what two runs decided; needs no root."),
+    "hist": ("sysmeter.cli.hist", "Show and merge files of histograms; needs no root."),
     "feed": ("sysmeter.cli.feed", "Make and inspect message files."),
 }
 
