@@ -106,7 +106,7 @@ def _draw(title: str, curves: Sequence[Curve]) -> Any:
     axes = figure.subplots()
     most = max(curve.points[-1][0] for curve in curves)
     for number, (curve, style) in enumerate(zip(curves, _STYLES, strict=False)):
-        x, y = _steps(curve.points)
+        x, y = corners(curve.points)
         # The first on top: through the gaps of its line the others can be seen.
         line = {"color": style["color"], "zorder": 10 - number, "clip_on": False}
         axes.plot(x, y, label=curve.name, linewidth=2, linestyle=style["linestyle"], **line)
@@ -126,7 +126,7 @@ def _draw(title: str, curves: Sequence[Curve]) -> Any:
     return figure
 
 
-def _steps(points: Sequence[tuple[int, int]]) -> tuple[list[float], list[int]]:
+def corners(points: Sequence[tuple[int, int]]) -> tuple[list[float], list[int]]:
     """The curve's corners: x is n over how many values are beyond, 1 for the lowest and n for the highest value.
 
     Percentile p is at 100 / (100 - p). Values of rank a + 1 to b have the percentiles above 100 a / n up to

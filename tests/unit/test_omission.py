@@ -19,7 +19,7 @@ from sysmeter.cli.main import main
 from sysmeter.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, UsageError
 from sysmeter.report.layout import cells
 from sysmeter.report.omission import render_omission
-from sysmeter.report.plot import Curve, percentile_label, plot_percentiles
+from sysmeter.report.plot import Curve, corners, percentile_label, plot_percentiles
 from tests.golden.build import everything
 
 THE_LINES = """\
@@ -221,6 +221,12 @@ def test_a_user_s_own_settings_do_not_change_the_picture(tmp_path: Path) -> None
 def test_odd_curves_can_be_drawn(tmp_path: Path, points: list[tuple[int, int]]) -> None:
     plot_percentiles(tmp_path / "a.svg", "one", [Curve("a", points), Curve("b", [(1, 1)])])
     assert b"nan" not in (tmp_path / "a.svg").read_bytes().lower().replace(b"nance", b"")
+
+
+def test_a_curve_has_a_level_line_for_each_bucket() -> None:
+    # 990 of 1,000 values of 5 ns: up to p99, which only 1 in 100 is beyond; the rest up to the last value.
+    assert corners([(990, 5), (1_000, 70)]) == ([1, 100, 100, 1_000], [5, 5, 70, 70])
+    assert corners([(1, 0)]) == ([1, 1], [1, 1])
 
 
 @pytest.mark.parametrize(
