@@ -51,6 +51,11 @@ class Evidence:
         self.is_paced = self.settings["mode"] == "paced"
 
     @property
+    def timed(self) -> dict[str, dict[str, Any]]:
+        """The latencies that exist: without a schedule some workloads have no response time."""
+        return {name: row for name, row in self.latency.items() if row["count"] is not None}
+
+    @property
     def samples(self) -> int:
         """How many samples there are of whatever was timed."""
         return max(row["count"] or 0 for row in self.latency.values())
@@ -178,7 +183,7 @@ def histogram(evidence: Evidence) -> Answer:
     if not evidence.samples:
         return NOT_APPLICABLE, "no sample was recorded"
     words, bad = [], []
-    for name, row in evidence.latency.items():
+    for name, row in evidence.timed.items():
         found = filled_buckets(evidence.recording, name)
         if found["in_buckets"] != found["count"]:
             bad.append(f"{name} has {found['in_buckets']:,} samples in its buckets and counts {found['count']:,}")
@@ -261,7 +266,7 @@ def intended_time(evidence: Evidence) -> Answer:
 
 def interval(evidence: Evidence) -> Answer:
     """The words that go with each latency."""
-    words = {name: row.get("interval") for name, row in evidence.latency.items()}
+    words = {name: row.get("interval") for name, row in evidence.timed.items()}
     silent = [name for name, text in words.items() if not text]
     if silent:
         return NO, f"nothing says what {' and '.join(silent)} covers"
