@@ -24,7 +24,7 @@ _COMMANDS = {
     "decisions": ("sysmeter.cli.decisions", "Compare what two runs decided; needs no root."),
     "hist": ("sysmeter.cli.hist", "Show and merge files of histograms; needs no root."),
     "omission": ("sysmeter.cli.omission", "Show what a test that waits for responses leaves out; needs no root."),
-    "checklist": ("sysmeter.cli.checklist", "Say which habits of honest measuring a Recording shows."),
+    "checklist": ("sysmeter.cli.checklist", "Say which habits of honest measuring a Recording shows; needs no root."),
     "feed": ("sysmeter.cli.feed", "Make and inspect message files."),
 }
 
