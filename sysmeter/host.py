@@ -187,6 +187,19 @@ def read_cpu_steal() -> dict[int, int]:
     return steal_ns
 
 
+def tracer_pids(tgid: int) -> list[int]:
+    """The processes that trace a thread of this process by ptrace: a debugger, strace or the like; usually none.
+
+    A process outside this pid namespace shows as none. Source: ``TracerPid`` in proc_pid_status(5).
+    """
+    found = set()
+    for path in (_PROC / str(tgid) / "task").glob("*/status"):
+        for line in (_read(path) or "").splitlines():  # a thread may have ended meanwhile
+            if line.startswith("TracerPid:"):
+                found.add(int(line.split()[1]))
+    return sorted(found - {0})
+
+
 def parse_cpu_list(text: str) -> list[int]:
     """The kernel's list format (``0-3,8``) as numbers in order.
 

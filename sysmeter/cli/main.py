@@ -23,6 +23,8 @@ _COMMANDS = {
     "report": ("sysmeter.cli.report", "Print the result of a Recording again; needs no root."),
     "decisions": ("sysmeter.cli.decisions", "Compare what two runs decided; needs no root."),
     "hist": ("sysmeter.cli.hist", "Show and merge files of histograms; needs no root."),
+    "omission": ("sysmeter.cli.omission", "Show what a test that waits for responses leaves out; needs no root."),
+    "checklist": ("sysmeter.cli.checklist", "Say which habits of honest measuring a Recording shows; needs no root."),
     "feed": ("sysmeter.cli.feed", "Make and inspect message files."),
 }
 

@@ -13,9 +13,12 @@ _MAX_DURATION_NS = 24 * 3_600 * NS_PER_S
 
 
 class Duration(click.ParamType[int]):
-    """A length of time with its unit, such as ``50us``; converts to nanoseconds above 0."""
+    """A length of time with its unit, such as ``50us``; converts to nanoseconds, above 0 unless ``or_zero``."""
 
     name = "duration"
+
+    def __init__(self, or_zero: bool = False) -> None:
+        self._least_ns = 0 if or_zero else 1
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Integer nanoseconds."""
@@ -25,7 +28,7 @@ class Duration(click.ParamType[int]):
             value_ns = parse_duration_ns(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
-        if value_ns <= 0:
+        if value_ns < self._least_ns:
             self.fail(f"{value!r} is not above 0", param, ctx)
         return value_ns
 
@@ -62,6 +65,7 @@ class Seconds(click.FloatRange):
 
 
 DURATION = Duration()
+DURATION_OR_ZERO = Duration(or_zero=True)
 SECONDS = Seconds(0, min_open=True)
 SECONDS_OR_NONE = Seconds(0)
 MILLISECONDS = Milliseconds()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -187,3 +189,17 @@ def test_this_host() -> None:
     assert [entry["cpu"] for entry in described["cpus"]] == cpus[-2:]
     assert set(cpus) <= set(host.online_cpus())
     assert set(host.read_cpu_steal()) == set(host.online_cpus())
+
+
+def test_a_debugger_is_seen_while_it_is_attached() -> None:
+    assert host.tracer_pids(os.getpid()) == []
+    child = subprocess.Popen(["sleep", "60"])
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        # PTRACE_SEIZE (0x4206) attaches without stopping; source: linux/ptrace.h.
+        assert libc.ptrace(0x4206, child.pid, None, None) == 0, os.strerror(ctypes.get_errno())
+        assert host.tracer_pids(child.pid) == [os.getpid()]
+    finally:
+        child.kill()
+        child.wait()
+    assert host.tracer_pids(child.pid) == []

@@ -1,0 +1,39 @@
+"""``sysmeter checklist``: which habits of honest measuring a Recording shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sysmeter.errors import RecordingError
+
+
+@click.command()
+@click.argument("recording", type=click.Path(path_type=Path))
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object (schema sysmeter.checklist/1) and nothing else."
+)
+def checklist(recording: Path, as_json: bool) -> None:
+    """Say of each habit of honest measuring whether a RECORDING shows it, and why; needs no root, bcc or numba.
+
+    The answers are yes, no and not applicable. They describe a run and judge nobody, so the exit code is 0 whatever
+    they are.
+    """
+    from sysmeter import recording as recordings
+    from sysmeter.analysis.checklist import check
+    from sysmeter.cli.streams import write_result
+
+    try:
+        result = check(recordings.load(recording))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RecordingError(f"{recording} is damaged: meta.json does not hold what it must ({error!r})") from error
+    if as_json:
+        from sysmeter.report.json import dump
+
+        text = dump(result)
+    else:
+        from sysmeter.report.checklist import render_checklist
+
+        text = render_checklist(result)
+    write_result(text, lost="nothing is lost: the same command prints it again")
