@@ -429,7 +429,9 @@ def _integer(value: Any) -> int:
 
 def _as_array(values: Any) -> npt.NDArray[Any]:
     is_array = hasattr(values, "__array__")
-    array = np.asarray(values if is_array or hasattr(values, "__len__") else list(values))
+    if not is_array and not hasattr(values, "__len__"):
+        values = list(values)
+    array = np.asarray(values)
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.dtype == object or (array.dtype.kind == "f" and not is_array):

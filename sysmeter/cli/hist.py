@@ -67,7 +67,8 @@ def show(files: tuple[Path, ...], unit: str, as_json: bool) -> None:
 def merge(files: tuple[Path, ...], unit: str, out: Path, tag: str | None, force: bool) -> None:
     """Merge the histograms of FILEs into OUT.
 
-    All histograms of a tag become one.     Unlike precisions are merged into the coarsest of them. OUT's suffix decides what is written; .hgrm and .json hold
+    All histograms of a tag become one. Unlike precisions are merged into the
+    coarsest of them. OUT's suffix decides what is written; .hgrm and .json hold
     one histogram, so that several tags need --tag or a .hlog.
     """
     from sysmeter import histfiles

@@ -85,7 +85,8 @@ def test_integers_of_numpys_and_nothing_at_all_are_taken() -> None:
     for nothing in ([], (), np.empty(0), np.empty((0, 3), np.int16), iter(())):
         histogram.record_many(nothing)
     histogram.record_many(x for x in (70, 1))
-    assert (histogram.count, histogram.sum, histogram.n_negative, histogram.n_overflow) == (4, 142, 1, 1)
+    histogram.record_many(x for x in (2**63, -1))  # which no one type of NumPy's holds
+    assert (histogram.count, histogram.sum, histogram.n_negative, histogram.n_overflow) == (4, 142, 2, 2)
 
 
 @pytest.mark.parametrize("sub_bits", [0, 13, -1])
@@ -260,6 +261,8 @@ def test_compiled_code_allocates_nothing() -> None:
         "def record_all(counts, stats, n, sub_bits):\n"
         "    for value in range(n):\n"
         "        record_value(counts, stats, value * 1_000_003, sub_bits)\n"
+        "numba.njit(lambda n: [n, n])(1)\n"  # starts the counting, and shows that it works
+        "assert rtsys.get_allocation_stats().alloc > 0\n"
         "histogram = LatencyHistogram()\n"
         "found = []\n"
         "for n in (1, 1, 100_000):\n"
@@ -268,10 +271,9 @@ def test_compiled_code_allocates_nothing() -> None:
         "    after = rtsys.get_allocation_stats()\n"
         "    found.append(after.alloc - before.alloc)\n"
         "assert histogram.count == 100_002\n"
-        "numba.njit(lambda n: [n, n])(1)\n"  # counting works, then
-        "print(found[2], rtsys.get_allocation_stats().alloc > after.alloc)\n"
+        "print(found[2] - found[1])\n"  # handing over the arrays costs something, recording nothing
     )
     environment = {**os.environ, "NUMBA_NRT_STATS": "1"}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout.split() == ["0", "True"], done.stdout + done.stderr
+    assert done.stdout.split() == ["0"], done.stdout + done.stderr
