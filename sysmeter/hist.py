@@ -226,7 +226,7 @@ class LatencyHistogram:
         elif other.sub_bits < self.sub_bits:
             stats = self.stats
             self._adopt(other.sub_bits, histarrays.coarser(self._counts, self.sub_bits, other.sub_bits), stats)
-        theirs = other.stats.copy()  # other may be this one
+        theirs = other.stats
         self._counts += other_counts
         if theirs[STAT_COUNT]:
             self._add_figures(int(theirs[STAT_COUNT]), int(theirs[STAT_MIN]), int(theirs[STAT_MAX]), stats_sum(theirs))
@@ -410,7 +410,7 @@ class LatencyHistogram:
 
 def _rebuild(sub_bits: int, counts: npt.NDArray[np.int64], stats: npt.NDArray[np.int64]) -> LatencyHistogram:
     histogram = LatencyHistogram.__new__(LatencyHistogram)
-    histogram._adopt(sub_bits, counts.copy(), stats.copy())
+    histogram._adopt(sub_bits, counts, stats)
     return histogram
 
 

@@ -54,6 +54,7 @@ def test_a_distribution_keeps_count_and_maximum_and_is_never_too_low(values: lis
         assert read is not None
         assert exact <= read
     if counted:
-        # Printed with a digit or more, its sum rounded to a whole number, and kept where minimum and maximum, which come from the rows, leave it.
+        # Printed with a digit or more, its sum rounded to a whole number, and kept between minimum and
+        # maximum, which come from the rows.
         mean = min(max(sum(counted) / len(counted), found.min or 0), found.max or 0)
         assert abs((found.mean or 0) - mean) <= 0.05 + 0.5 / len(counted) + mean * 1e-15
