@@ -15,6 +15,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,10 @@ def measure(n_rounds: int) -> dict[str, list[float]]:
     looped = values[:_N_LOOPED].tolist()
     record_all = compiled(_record_all)
     ways: dict[str, Callable[[], float]] = {
-        **{name: lambda digits=digits: time_hdr(looped, digits) for digits, name in _YARDSTICKS.items()},
-        "record": lambda: time_record(looped),
-        "record_many": lambda: time_record_many(values),
-        "compiled": lambda: time_compiled(record_all, values),
+        **{name: partial(time_hdr, looped, digits) for digits, name in _YARDSTICKS.items()},
+        "record": partial(time_record, looped),
+        "record_many": partial(time_record_many, values),
+        "compiled": partial(time_compiled, record_all, values),
     }
     for way in ways.values():  # compile, and touch all memory once
         way()

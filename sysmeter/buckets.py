@@ -77,7 +77,7 @@ def n_buckets(sub_bits: int) -> int:
 def record_value(counts: Any, stats: Any, value: int, sub_bits: int) -> None:
     """Count one value of at most 2**63 - 1 in ``counts`` and ``stats``, as ``LatencyHistogram.record`` does.
 
-    For compiled code, where it takes about a nanosecond and allocates nothing. Numba compiles it once it knows the
+    For compiled code, where it takes a few nanoseconds and allocates nothing. Numba compiles it once it knows the
     functions called from here (the capstone does so in capstone/compiled.py)::
 
         for function in (buckets.highest_bit, buckets.bucket_index):

@@ -6,7 +6,7 @@ comments and no tag of its own, and its writer fails on a start time and rounds 
 
 How exact it is. A log's histogram has as many buckets a power of two as one of ours of precision 4, 7, 10 (for 1, 2, 3
 significant digits), and they are the same buckets; 4 and 5 digits are read into precision 12 at the upper edge. So each
-percentile is the file's. The count is exact; minimum (lower edge of the first bucket), maximum (upper edge of the last)
+percentile is the file's. The count is exact; minimum (from the first bucket), maximum (upper edge of the last)
 and mean (middles of all) are only as exact as the buckets. Where the unit is not ns, percentiles may be one more width
 of a bucket high.
 
@@ -229,7 +229,7 @@ def _decode(number: int, encoded: str, figures: dict[str, int] | None, unit_ns: 
     low, high = _edges(filled, decoded.sub_bucket_half_count_magnitude, decoded.unit_magnitude)
     if figures is not None:
         try:
-            return _with_figures(figures, high.tolist(), n_samples)
+            return _with_figures(figures, low.tolist(), high.tolist(), n_samples)
         except (ValueError, KeyError) as error:
             raise BrokenLineError(number, f"it does not fit the figures in the line before ({error})") from error
     sub_bits = min(MAX_SUB_BITS, decoded.sub_bucket_half_count_magnitude)
@@ -266,10 +266,12 @@ def _edges(filled: Any, half_bits: int, unit_bits: int) -> tuple[Any, Any]:
     return low, low + ((np.int64(1) << (power + unit_bits)) - 1)
 
 
-def _with_figures(figures: dict[str, int], high: list[int], n_samples: list[int]) -> LatencyHistogram:
+def _with_figures(figures: dict[str, int], low: list[int], high: list[int], n_samples: list[int]) -> LatencyHistogram:
     counts: dict[int, int] = {}
     if not MIN_SUB_BITS <= figures["sub_bits"] <= MAX_SUB_BITS:
         raise ValueError(f"sub_bits is {figures['sub_bits']}")
+    if high and not low[-1] <= figures["max_ns"] <= high[-1]:
+        raise ValueError(f"max_ns is {figures['max_ns']}, and the last bucket goes from {low[-1]} to {high[-1]}")
     for upper_ns, n in zip(high, n_samples, strict=True):
         index = bucket_index(min(upper_ns, figures["max_ns"]), figures["sub_bits"])
         counts[index] = counts.get(index, 0) + n

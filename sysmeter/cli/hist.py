@@ -34,7 +34,10 @@ def hist() -> None:
     "--json", "as_json", is_flag=True, help="Print one JSON object (schema sysmeter.histogram/1) and nothing else."
 )
 def show(files: tuple[Path, ...], unit: str, as_json: bool) -> None:
-    """Print what each FILE holds: intervals, figures and the whole percentile table of each tag."""
+    """Print what each FILE holds.
+
+    For each tag its intervals, figures, and the whole percentile table.
+    """
     from sysmeter.analysis.histograms import describe
 
     result = describe(files, unit)
@@ -62,9 +65,10 @@ def show(files: tuple[Path, ...], unit: str, as_json: bool) -> None:
 @click.option("--tag", help="Merge only the histograms of this tag, such as think.")
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
 def merge(files: tuple[Path, ...], unit: str, out: Path, tag: str | None, force: bool) -> None:
-    """Merge the histograms of all FILEs into OUT, those of each tag into one.
+    """Merge the histograms of FILEs into OUT.
 
-    Unlike precisions are merged into the coarsest of them. OUT's suffix decides what is written; .hgrm and .json hold
+    All histograms of a tag become one. Unlike precisions are merged into the
+    coarsest of them. OUT's suffix decides what is written; .hgrm and .json hold
     one histogram, so that several tags need --tag or a .hlog.
     """
     from sysmeter import histfiles

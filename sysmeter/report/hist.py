@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sysmeter.report.layout import MIN_WIDTH, columns, count, plural, wrap
+from sysmeter.report.layout import MIN_WIDTH, cells, columns, count, plural, wrap
 from sysmeter.units import NS_PER_S, format_ns
 
 _KINDS = {
@@ -15,7 +15,7 @@ _KINDS = {
     "recording": "Recording",
 }
 _FIGURES = (
-    *(("mean", "mean_ns"), ("p50", "p50_ns"), ("p90", "p90_ns"), ("p99", "p99_ns")),
+    *(("min", "min_ns"), ("mean", "mean_ns"), ("p50", "p50_ns"), ("p90", "p90_ns"), ("p99", "p99_ns")),
     *(("p99.9", "p99_9_ns"), ("p99.99", "p99_99_ns"), ("max", "max_ns")),
 )
 # Times before this are not since the epoch: the log counts from an instant of its own.
@@ -55,41 +55,54 @@ def _histogram_lines(found: dict[str, Any], kind: str, width: int) -> list[str]:
             lines += wrap(f"{plural(found[key], 'value')} {what}, in none of the figures", width, "  ", "  ")
     if not found["count"]:
         return lines
-    widths = [8] + [9] * len(_FIGURES)
-    labels = ["min", *(label for label, _ in _FIGURES)]
-    values = [format_ns(found["min_ns"]), *(format_ns(found[key]) for _, key in _FIGURES)]
-    for at in range(0, len(labels), max(1, (width - 8) // 9 + 1)):
-        part = slice(at, at + max(1, (width - 8) // 9 + 1))
-        lines += [
-            columns(labels[part], widths[: len(labels[part])]),
-            columns(values[part], widths[: len(labels[part])]),
-        ]
+    lines += _figure_lines(found, width)
     if any(found[key] is None for _, key in _FIGURES):
         lines += wrap("n/a: too few samples stand behind it", width, "  ", "  ")
     lines += wrap(_exactness(found), width, "  ", "  ")
-    lines += ["", columns(["percentile", "value", "up to it", "beyond"], [12, 11, 17, 17])]
-    for row in found["percentiles"]:
-        beyond = found["count"] - row["n_up_to"]
-        texts = [row["percentile"], format_ns(row["value_ns"]), count(row["n_up_to"]), count(beyond)]
-        lines.append(columns(texts, [12, 11, 17, 17]))
-    return lines
+    rows = [
+        [row["percentile"], format_ns(row["value_ns"]), count(row["n_up_to"]), count(found["count"] - row["n_up_to"])]
+        for row in found["percentiles"]
+    ]
+    return [*lines, "", *_table(["percentile", "value", "up to it", "beyond"], rows, [12, 11, 17, 17], width)]
 
 
 def _interval_lines(intervals: list[dict[str, Any]], width: int) -> list[str]:
-    has_start = any(row["t_start_ns"] is not None for row in intervals)
-    starts = [_instant(row["t_start_ns"]) if has_start else "" for row in intervals]
-    start_width = max(map(len, [*starts, "start" if has_start else ""])) + 2
-    widths = [-start_width, 10, 15, 11]
-    # On a narrow terminal the columns keep their order and lose their places.
-    narrow = sum(abs(one) for one in widths) > width
-    lines = [] if narrow else [columns(["  start" if has_start else "", "length", "count", "max"], widths)]
-    for start, row in zip(starts, intervals, strict=True):
-        texts = [format_ns(row["length_ns"]), count(row["count"]), format_ns(row["max_ns"])]
-        if narrow:
-            lines += wrap(f"{start} length {texts[0]}, count {texts[1]}, max {texts[2]}", width, "  ", "    ")
-        else:
-            lines.append(columns([f"  {start}", *texts], widths))
-    return lines
+    rows = [[format_ns(row["length_ns"]), count(row["count"]), format_ns(row["max_ns"])] for row in intervals]
+    if all(row["t_start_ns"] is None for row in intervals):
+        return _table(["length", "count", "max"], rows, [12, 17, 12], width)
+    rows = [[f"  {_instant(row['t_start_ns'])}", *texts] for row, texts in zip(intervals, rows, strict=True)]
+    return _table(["  start", "length", "count", "max"], rows, [-29, 12, 17, 12], width)
+
+
+def _table(labels: list[str], rows: list[list[str]], widths: list[int], width: int) -> list[str]:
+    """A table; where it is too wide for its columns, each row as words."""
+    lines = [columns(row, widths) for row in (labels, *rows)]
+    if max(map(cells, lines)) <= width:
+        return lines
+    return [
+        line
+        for row in rows
+        for line in wrap(
+            ", ".join(f"{label.strip()} {text.strip()}" for label, text in zip(labels, row, strict=True)),
+            width,
+            "  ",
+            "    ",
+        )
+    ]
+
+
+def _figure_lines(found: dict[str, Any], width: int) -> list[str]:
+    """Labels above values, in as many pairs of lines as it takes."""
+    above, below = "", ""
+    lines: list[str] = []
+    for label, key in _FIGURES:
+        value = format_ns(found[key])
+        column = max(cells(value), len(label)) + 2
+        if above and cells(above) + column > width:
+            lines += [above, below]
+            above, below = "", ""
+        above, below = above + f"{label:>{column}}", below + f"{value:>{column}}"
+    return [*lines, above, below]
 
 
 def _exactness(found: dict[str, Any]) -> str:

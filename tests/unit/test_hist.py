@@ -248,3 +248,31 @@ def test_the_plain_record_of_compiled_code_is_the_same() -> None:
     for value in values:
         record_value(histogram.counts, histogram.stats, value, 3)
     assert histogram == filled(values, 3)
+
+
+def test_compiled_code_allocates_nothing() -> None:
+    program = (
+        "import numba\n"
+        "from numba.core.runtime import rtsys\n"
+        "from capstone.compiled import record_value\n"
+        "from sysmeter.hist import LatencyHistogram\n"
+        "@numba.njit\n"
+        "def record_all(counts, stats, n, sub_bits):\n"
+        "    for value in range(n):\n"
+        "        record_value(counts, stats, value * 1_000_003, sub_bits)\n"
+        "numba.njit(lambda n: [n, n])(1)\n"  # starts the counting, and shows that it works
+        "assert rtsys.get_allocation_stats().alloc > 0\n"
+        "histogram = LatencyHistogram()\n"
+        "found = []\n"
+        "for n in (1, 1, 100_000):\n"
+        "    before = rtsys.get_allocation_stats()\n"
+        "    record_all(histogram.counts, histogram.stats, n, 5)\n"
+        "    after = rtsys.get_allocation_stats()\n"
+        "    found.append(after.alloc - before.alloc)\n"
+        "assert histogram.count == 100_002\n"
+        "print(found[2] - found[1])\n"  # handing over the arrays costs something, recording nothing
+    )
+    environment = {**os.environ, "NUMBA_NRT_STATS": "1"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["0"], done.stdout + done.stderr
