@@ -197,6 +197,7 @@ class _Session:
         self, workload: Workload, probes: ProbeSet | None, ready: dict[str, Any], settings: dict[str, Any]
     ) -> Recording:
         self._check_space(ready["recording_bytes"])
+        lock = self._find_interpreter_lock(ready["tgid"])
         threads: dict[str, dict[str, int]] = ready["threads"]
         clock_facts: dict[str, Any] = {**clock.describe_clock(), "checked_start": None, "checked_end": None}
         clock_facts["reason"] = "the probes are off" if probes is None else None
@@ -234,6 +235,7 @@ class _Session:
             "host": host.describe_host(self._settings.cpus),
             "clock": clock_facts,
             "threads": {**threads, "tgid": ready["tgid"]},
+            **({} if lock is None else {"interpreter_lock": lock}),
             "probes": statuses,
             "edges": done["edges"],
             "run": done["run"],
@@ -249,6 +251,14 @@ class _Session:
             "syscall_names": self._syscall_names(arrays["kernel_events"]),
         }
         return Recording(meta, arrays)
+
+    def _find_interpreter_lock(self, tgid: int) -> dict[str, Any] | None:
+        """Where the lock lies that the workload holds; None where it holds none, or nobody watches who waits for it."""
+        if not (self._settings.workload.holds_interpreter_lock and self._settings.probes):
+            return None
+        from sysmeter.kernel import interpreter_lock
+
+        return dict(interpreter_lock(tgid))
 
     def _await_window(self, workload: Workload, probes: ProbeSet | None, expected_ns: int) -> dict[str, Any]:
         self._listener.window_begins(expected_ns, bool(self._housekeeping))

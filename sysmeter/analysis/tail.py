@@ -11,7 +11,7 @@ from sysmeter.analysis.reads import CLOCK_SLACK_NS, column, disjoint_gaps
 from sysmeter.errors import RecordingError
 from sysmeter.hist import LatencyHistogram, bucket_index, bucket_upper_bound, percentile_rank
 from sysmeter.records import CAPSTONE, WorkloadKind
-from sysmeter.units import NS_PER_S
+from sysmeter.schedule import intended_ns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -207,12 +207,6 @@ def pushed_ns(
         was_away = (last >= 0) & (away_end[last] > released) & (popped <= away_end[last] + CLOCK_SLACK_NS)
         pushed = np.where(was_away, released, pushed)
     return pushed
-
-
-def intended_ns(t_start_ns: int, rate_hz: int, message: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Intended time of each message: ``t_start_ns + message * 10**9 // rate_hz``, without overflow."""
-    seconds, rest = message // rate_hz, message % rate_hz
-    return t_start_ns + seconds * NS_PER_S + rest * NS_PER_S // rate_hz
 
 
 def _t0(
