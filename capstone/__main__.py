@@ -5,32 +5,15 @@ Speaks the protocol of :mod:`sysmeter.workload`. Not meant to be started by hand
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from sysmeter.errors import EXIT_ERROR, SysmeterError
-from sysmeter.workload import Reporter, die_with_parent
+from sysmeter.workload import Reporter, serve
 
 
-def main() -> int:
-    """Run one workload; the exit code is the process's."""
-    command_fd, report_fd, parent_tgid = (int(word) for word in sys.argv[1:4])
-    die_with_parent()
-    if os.getppid() != parent_tgid:
-        return EXIT_ERROR  # the parent died before the kernel was told
-    reporter = Reporter(command_fd, report_fd)
-    try:
-        _serve(reporter)
-    except SysmeterError as error:
-        with contextlib.suppress(OSError):
-            reporter.report("error", message=error.message, hint=error.hint, exit_code=error.exit_code)
-    return 0
-
-
-def _serve(reporter: Reporter) -> None:
+def _carry_out(reporter: Reporter) -> None:
     request = reporter.receive("prepare")
     if request is None:
         return
@@ -55,4 +38,4 @@ def _serve(reporter: Reporter) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(_carry_out))

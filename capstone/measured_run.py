@@ -15,6 +15,7 @@ from capstone.run_memory import RunMemory
 from capstone.witnesses import close_witnesses, open_witnesses
 from sysmeter.errors import WorkloadError
 from sysmeter.gcwatch import GcWatch, collections_by_generation
+from sysmeter.sharedmemory import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,7 @@ class MeasuredRun:
             "threads": {name: {"tid": self._tids[name], "cpu": cpus[name]} for name in self._loops},
             "control": {"fd": self._memory.fd, "stop_offset": layout.STOP * 8},
             "recording_bytes": self._memory.recording_bytes,
-            "feed_sha256": feedfile.sha256(feed.path),
+            "settings": {"feed_sha256": feedfile.sha256(feed.path)},
             "expected_ns": self._plan.expected_ns if settings["mode"] == "paced" else 0,
         }
 
@@ -88,7 +89,7 @@ class MeasuredRun:
         if self._failures:
             raise WorkloadError(self._failures[0])
         memory, plan = self._memory, self._plan
-        self._results = layout.SharedMemory()  # kept, so that its descriptor stays open for the observer
+        self._results = SharedMemory()  # kept, so that its descriptor stays open for the observer
         return {
             "run": outcome.describe_run(memory, plan),
             "histograms": outcome.describe_histograms(memory, self._settings["precision_bits"]),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from capstone.plan import Plan
     from capstone.run_memory import RunMemory
+    from sysmeter.sharedmemory import SharedMemory
 
 _FIRST_EDGE = {"feed": layout.FEED_OPEN, "strategy": layout.STRATEGY_OPEN}
 
@@ -113,7 +114,7 @@ def loop_ns(memory: RunMemory) -> list[int] | None:
     return [int(memory.parameters[layout.T_START]) - delay_ns, t_end_ns]
 
 
-def locate_arrays(memory: RunMemory, plan: Plan, results: layout.SharedMemory) -> dict[str, dict[str, Any]]:
+def locate_arrays(memory: RunMemory, plan: Plan, results: SharedMemory) -> dict[str, dict[str, Any]]:
     """Where each array of the Recording lies: the large ones in place, the rest copied to ``results``."""
     p = memory.parameters
     n_collections = min(int(memory.array("collections_header")[0]), MAX_COLLECTIONS)

@@ -9,6 +9,7 @@ import numpy as np
 from capstone import combination, gaps, layout, tail_store
 from sysmeter import buckets, decisions, records
 from sysmeter.errors import UsageError, WorkloadError
+from sysmeter.sharedmemory import SharedMemory
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,7 +41,7 @@ _ADDRESSES = {
 }
 
 
-class RunMemory(layout.SharedMemory):
+class RunMemory(SharedMemory):
     """All arrays of one run, touched and filled.
 
     Raises:

@@ -1,34 +1,19 @@
 """The witnesses of a measured thread: descriptors it opens for itself, and the meaning of what an edge read.
 
-Sources: perf_event_open(2) for the counters, getrusage(2), proc_pid_schedstat in the kernel's
-Documentation/scheduler/sched-stats.rst, /proc/<tgid>/task/<tid>/sched.
+Source of the edges' layout: getrusage(2). What the files say is in sysmeter.witnesses.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
-import struct
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capstone import layout
+from sysmeter.witnesses import nr_migrations, open_perf_group, run_queue_delay_ns
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
-_PERF_TYPE_SOFTWARE, _PERF_TYPE_TRACEPOINT = 1, 2
-_PERF_COUNT_SW_CPU_MIGRATIONS = 4
-_PERF_FORMAT_GROUP = 8
-_PERF_FLAG_FD_CLOEXEC = 8
-_PERF_ATTR_BYTES = 128
-_SYS_ENTER_IDS = (
-    Path("/sys/kernel/tracing/events/raw_syscalls/sys_enter/id"),
-    Path("/sys/kernel/debug/tracing/events/raw_syscalls/sys_enter/id"),
-)
 
 # Offsets, in words, of struct rusage.
 _RU_MINFLT, _RU_MAJFLT, _RU_NVCSW, _RU_NIVCSW = 8, 9, 16, 17
@@ -42,7 +27,7 @@ def open_witnesses(edges: npt.NDArray[np.int64]) -> None:
     A witness that the kernel refuses is -1; the edge then reads nothing and the value stays unknown.
     """
     task = f"/proc/self/task/{_gettid()}"
-    edges[:, layout.EDGE_PERF_FD] = _open_perf_group()
+    edges[:, layout.EDGE_PERF_FD] = open_perf_group()
     edges[:, layout.EDGE_SCHEDSTAT_FD] = _open(f"{task}/schedstat")
     edges[:, layout.EDGE_SCHED_FD] = _open(f"{task}/sched")
 
@@ -64,13 +49,11 @@ def decode_edge(edge: npt.NDArray[np.int64], closing: bool) -> dict[str, Any] | 
     run_delay_ns = None
     if edge[layout.EDGE_SCHEDSTAT_BYTES] > 0:
         text = edge[layout.EDGE_SCHEDSTAT_TEXT :].tobytes()[: int(edge[layout.EDGE_SCHEDSTAT_BYTES])]
-        run_delay_ns = int(text.split()[1])
+        run_delay_ns = run_queue_delay_ns(text)
     n_migrations = None
     if edge[layout.EDGE_SCHED_BYTES] > 0:
         text = edge[layout.EDGE_SCHED_TEXT :].tobytes()[: int(edge[layout.EDGE_SCHED_BYTES])]
-        for line in text.splitlines():
-            if line.startswith(b"se.nr_migrations"):
-                n_migrations = int(line.rpartition(b":")[2])
+        n_migrations = nr_migrations(text)
     return {
         "t_before_ns": int(edge[layout.EDGE_T_BEFORE]),
         "t_after_ns": int(edge[layout.EDGE_T_AFTER]),
@@ -103,35 +86,3 @@ def _open(path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return -1
-
-
-def _open_perf_group() -> int:
-    number = _PERF_EVENT_OPEN.get(platform.machine())
-    tracepoint = _sys_enter_id()
-    if number is None or tracepoint is None:
-        return -1
-    leader = _perf_event_open(number, _PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_CPU_MIGRATIONS, -1)
-    if leader < 0:
-        return -1
-    if _perf_event_open(number, _PERF_TYPE_TRACEPOINT, tracepoint, leader) < 0:
-        os.close(leader)
-        return -1
-    return leader
-
-
-def _sys_enter_id() -> int | None:
-    for path in _SYS_ENTER_IDS:
-        try:
-            return int(path.read_text())
-        except OSError:
-            continue
-    return None
-
-
-def _perf_event_open(number: int, kind: int, config: int, group_fd: int) -> int:
-    attr = bytearray(_PERF_ATTR_BYTES)
-    # type, size, config, sample_period, sample_type, read_format, flags
-    struct.pack_into("<IIQQQQQ", attr, 0, kind, _PERF_ATTR_BYTES, config, 0, 0, _PERF_FORMAT_GROUP, 0)
-    buffer = (ctypes.c_char * _PERF_ATTR_BYTES).from_buffer(attr)
-    this_thread, any_cpu = 0, -1
-    return int(ctypes.CDLL(None).syscall(number, buffer, this_thread, any_cpu, group_fd, _PERF_FLAG_FD_CLOEXEC))

@@ -134,6 +134,19 @@ def choose_cpus(text: str | None) -> tuple[int, int]:
     return feed_cpu, strategy_cpu
 
 
+def choose_cpu(number: int | None) -> int:
+    """The CPU of a run's only measured thread, from ``--cpu N``; the last allowed one for None.
+
+    Raises:
+        UsageError: absent, offline or not allowed.
+    """
+    allowed = allowed_cpus()
+    if number is None:
+        return allowed[-1]
+    _check_cpu(number, allowed, f"for example --cpu {allowed[-1]}")
+    return number
+
+
 def smt_siblings(cpu: int) -> list[int] | None:
     """The other hardware threads of the CPU's core, in order; None where the kernel does not say.
 
@@ -198,6 +211,26 @@ def tracer_pids(tgid: int) -> list[int]:
             if line.startswith("TracerPid:"):
                 found.add(int(line.split()[1]))
     return sorted(found - {0})
+
+
+def available_memory_bytes() -> int | None:
+    """What this process can still take without swapping, its control group's limit included; None where unknown.
+
+    Source: proc_meminfo(5), MemAvailable; kernel documentation, admin-guide/cgroup-v2.rst, memory.max.
+    """
+    found = []
+    for line in (_read(_PROC / "meminfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            found.append(int(value.split()[0]) << 10)
+    group = (_read(_PROC / "self/cgroup") or "").rpartition("::")[2].lstrip("/")
+    place = _SYS / "fs/cgroup" / group
+    while place.is_relative_to(_SYS / "fs/cgroup"):
+        limit, used = _integer(_read(place / "memory.max")), _integer(_read(place / "memory.current"))
+        if limit is not None and used is not None:
+            found.append(max(0, limit - used))
+        place = place.parent
+    return min(found, default=None)
 
 
 def parse_cpu_list(text: str) -> list[int]:

@@ -1,6 +1,6 @@
 """A Recording: the directory that one run leaves, and all that reports and analyses read.
 
-Layout of the directory (format ``sysmeter.recording/1``)::
+Layout of the directory (format ``sysmeter.recording/1``), for the workload ``capstone``::
 
     meta.json            settings, host, clock, probes, edges of the window, counts; see below
     batches.npy          records.BATCH, in the order of the run, warm-up included
@@ -18,6 +18,10 @@ Layout of the directory (format ``sysmeter.recording/1``)::
     total_counts.npy     int64 bucket counts of the histogram "total"
     time_buckets.npy     records.TIME_BUCKET (empty with storage "full")
     stalls.npy           records.STALL, the injected ones, by time
+
+A Recording of the workload ``live`` says so in meta.json's ``workload`` and has no decisions, time_buckets and stalls.
+Its one thread is called ``worker`` (gaps_worker.npy) and its histograms ``service`` and ``response``; every batch is
+one message, and its release is the instant at which it was intended, or without a schedule at which it was begun.
 
 It is written under a temporary name beside its place and renamed when complete, so a directory with the
 final name is always whole. A temporary one that nobody holds any more is removed at the next start.
@@ -38,6 +42,7 @@ import numpy as np
 
 from sysmeter import decisions, hist, records
 from sysmeter.errors import RecordingError
+from sysmeter.records import WorkloadKind, workload_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,20 +52,28 @@ if TYPE_CHECKING:
 FORMAT = "sysmeter.recording/1"
 
 _INT64 = np.dtype("<i8")
-ARRAYS: dict[str, np.dtype[Any]] = {
-    "batches": records.BATCH,
-    "releases": _INT64,
-    "release_offsets": _INT64,
+_CAPSTONE_ONLY: dict[str, np.dtype[Any]] = {
     "decisions": records.DECISION,
-    "gaps_feed": records.GAP,
-    "gaps_strategy": records.GAP,
-    "kernel_events": records.KERNEL_EVENT,
-    "collections": records.COLLECTION,
-    "think_counts": _INT64,
-    "total_counts": _INT64,
     "time_buckets": records.TIME_BUCKET,
     "stalls": records.STALL,
 }
+
+
+def array_dtypes(kind: WorkloadKind) -> dict[str, np.dtype[Any]]:
+    """The arrays of a Recording of this kind of workload: name → dtype."""
+    return {
+        "batches": records.BATCH,
+        "releases": _INT64,
+        "release_offsets": _INT64,
+        **{f"gaps_{thread}": records.GAP for thread in kind.threads},
+        "kernel_events": records.KERNEL_EVENT,
+        "collections": records.COLLECTION,
+        **{f"{name}_counts": _INT64 for name in kind.histograms},
+        **(_CAPSTONE_ONLY if kind is records.CAPSTONE else {}),
+    }
+
+
+ARRAYS = array_dtypes(records.CAPSTONE)
 
 DECISIONS_FILE = "decisions.csv"
 
@@ -80,15 +93,16 @@ _META_KEYS = (
     "interrupted",
     "notes",
 )
-# And, where known: "syscall_names", number as text → name; "steal_ns", CPU as text → time that the hypervisor
-# reports as taken from it between the start and the end of the loop.
+# And, where known: "workload", see records.WORKLOADS; "syscall_names", number as text → name; "steal_ns", CPU as text
+# → time that the hypervisor reports as taken from it between the start and the end of the loop; "interpreter_lock",
+# where the lock lies that a workload in Python holds: {"address", "n_bytes", "reason"}.
 
 _TEMPORARY_PREFIX = ".sysmeter-unfinished-"
 
 
 @dataclass
 class Recording:
-    """One run's evidence, in memory. ``arrays`` holds one array for each name in :data:`ARRAYS`."""
+    """One run's evidence, in memory. ``arrays`` holds one array for each name of :func:`array_dtypes`."""
 
     meta: dict[str, Any]
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
@@ -97,6 +111,11 @@ class Recording:
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self.arrays[name]
+
+    @property
+    def kind(self) -> WorkloadKind:
+        """The kind of workload that was measured."""
+        return workload_kind(self.meta)
 
 
 class RecordingWriter:
@@ -141,7 +160,7 @@ class RecordingWriter:
     def commit(self, recording: Recording) -> Path:
         """Write everything, flush it to the disk and give the directory its final name."""
         try:
-            for name, dtype in ARRAYS.items():
+            for name, dtype in array_dtypes(recording.kind).items():
                 array = np.ascontiguousarray(recording.arrays.get(name, np.empty(0, dtype)))
                 if array.dtype != dtype:
                     raise RecordingError(f"{name} has dtype {array.dtype}, not {dtype}")
@@ -189,7 +208,7 @@ class RecordingWriter:
 
 def keeps_decisions(meta: dict[str, Any]) -> bool:
     """Whether a run kept its decisions: no file, unlike an empty one, never means that there was none."""
-    return (meta["run"] or {}).get("storage") != "tail"
+    return workload_kind(meta) is records.CAPSTONE and (meta["run"] or {}).get("storage") != "tail"
 
 
 def remove_stale(parent: Path) -> list[Path]:
@@ -226,13 +245,13 @@ def load(path: Path) -> Recording:
     """
     if not path.is_dir():
         what = "is not a directory" if path.exists() else "does not exist"
-        raise RecordingError(f"{path} {what}", "name the directory that `sysmeter run` saved")
+        raise RecordingError(f"{path} {what}", "name the directory that `sysmeter run` or `live` saved")
     try:
         meta = json.loads((path / "meta.json").read_text())
     except OSError as error:
         raise RecordingError(
             f"{path} is not a Recording, or cannot be read: meta.json: {error.strerror}",
-            "name the directory that `sysmeter run` saved",
+            "name the directory that `sysmeter run` or `live` saved",
         ) from error
     except ValueError as error:
         raise RecordingError(f"{path} is damaged: meta.json: {error}") from error
@@ -244,15 +263,22 @@ def load(path: Path) -> Recording:
     missing = [key for key in _META_KEYS if key not in meta]
     if missing:
         raise RecordingError(f"{path} is damaged: meta.json lacks {', '.join(missing)}")
-    arrays = {name: _load_array(path / f"{name}.npy", dtype) for name, dtype in ARRAYS.items()}
+    workload = meta.get("workload", records.CAPSTONE.name)
+    if not isinstance(workload, str) or workload not in records.WORKLOADS:
+        raise RecordingError(
+            f"{path} is of a workload {workload!r}, which this sysmeter does not know",
+            "use the sysmeter that recorded it",
+        )
+    kind = workload_kind(meta)
+    arrays = {name: _load_array(path / f"{name}.npy", dtype) for name, dtype in array_dtypes(kind).items()}
     if len(arrays["release_offsets"]) != len(arrays["batches"]):
         raise RecordingError(f"{path} is damaged: release_offsets and batches differ in length")
-    _check_histograms(path, meta["histograms"], arrays)
+    _check_histograms(path, kind, meta["histograms"], arrays)
     return Recording(meta, arrays, path)
 
 
-def _check_histograms(path: Path, described: Any, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    for name in ("think", "total"):
+def _check_histograms(path: Path, kind: WorkloadKind, described: Any, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    for name in kind.histograms:
         counts = arrays[f"{name}_counts"]
         try:
             sub_bits, count = int(described[name]["sub_bits"]), int(described[name]["count"])

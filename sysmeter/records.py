@@ -6,11 +6,61 @@ The compiled loop writes these records as rows of little-endian 64-bit words; th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
-THREADS = ("feed", "strategy")
+
+@dataclass(frozen=True)
+class WorkloadKind:
+    """A kind of workload: which threads it measures, and what its two histograms are called.
+
+    ``threads`` stand in the order in which a message passes through them. ``service`` is the histogram of the work
+    alone, ``response`` that of the time from the intended instant on. ``holds_interpreter_lock``: the measured thread
+    runs Python, so whoever holds the interpreter lock, as a collection in any thread does, holds it up.
+    """
+
+    name: str
+    threads: tuple[str, ...]
+    service: str
+    response: str
+    holds_interpreter_lock: bool
+
+    @property
+    def feeder(self) -> str | None:
+        """The thread that holds a message until its release; None where one thread does everything."""
+        return self.threads[0] if len(self.threads) > 1 else None
+
+    @property
+    def worker(self) -> str:
+        """The thread that takes messages up and is done with them."""
+        return self.threads[-1]
+
+    @property
+    def histograms(self) -> tuple[str, str]:
+        """Service and response."""
+        return self.service, self.response
+
+
+CAPSTONE = WorkloadKind("capstone", ("feed", "strategy"), "think", "total", holds_interpreter_lock=False)
+LIVE = WorkloadKind("live", ("worker",), "service", "response", holds_interpreter_lock=True)
+WORKLOADS = {kind.name: kind for kind in (CAPSTONE, LIVE)}
+
+THREADS = CAPSTONE.threads
+
+
+def workload_kind(meta: dict[str, Any]) -> WorkloadKind:
+    """The kind of workload that a Recording with this ``meta`` is of; Recordings without the key are the capstone's.
+
+    Raises:
+        KeyError: a kind that this version does not know.
+    """
+    return WORKLOADS[meta.get("workload", CAPSTONE.name)]
+
 
 # One batch of the strategy thread. t_decided_ns is -1 where no decision was made (the handler was not live).
+# Live: one message of the worker, from the start of the work on it to its end; both sequence numbers are its number.
 BATCH = np.dtype(
     [
         ("t_popped_ns", "<i8"),
@@ -38,7 +88,7 @@ DECISION = np.dtype(
 # Two consecutive clock reads of one thread that lie further apart than the gap threshold.
 GAP = np.dtype([("t_start_ns", "<i8"), ("t_end_ns", "<i8"), ("where", "<i8")])
 GAP_IN_SPIN = 0  # between two turns of the thread's spin
-GAP_IN_BATCH = 1  # between popping a batch and its decision, or releasing a message
+GAP_IN_BATCH = 1  # between popping a batch and its decision, or releasing a message; live: while at work on one
 
 # One collection of the workload's Python garbage collector.
 COLLECTION = np.dtype([("t_start_ns", "<i8"), ("t_end_ns", "<i8"), ("generation", "<i8"), ("tid", "<i8")])
@@ -73,7 +123,7 @@ EVENT_SWITCH = 1
 EVENT_WAKEUP = 2
 # exceptions:page_fault_user/_kernel of a watched thread: value = address, value2 = instruction, flags below.
 EVENT_PAGE_FAULT = 3
-# raw_syscalls:sys_enter of a watched thread: value = system call number.
+# raw_syscalls:sys_enter of a watched thread: value = system call number, value2 = its first argument (0: not known).
 EVENT_SYSCALL = 4
 # A call of libc's allocator by a watched thread: value = which function, below; value2 = bytes asked for, free: 0.
 EVENT_ALLOCATION = 5

@@ -12,13 +12,14 @@ import signal
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from sysmeter import __version__, clock, host, records
 from sysmeter.errors import EXIT_INTERRUPTED, RecordingError, SysmeterError, UsageError
 from sysmeter.recording import FORMAT, Recording, RecordingWriter
+from sysmeter.records import CAPSTONE, LIVE, WorkloadKind
 from sysmeter.workload import Workload, own_python
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 PROBE_NAMES = ("context_switch", "runq_delay", "page_fault", "syscalls")
 AUDIT_PROBE = "allocations"
+
+# The package that is started as the workload's process.
+_PACKAGES = {CAPSTONE: "capstone", LIVE: "sysmeter.live"}
 
 # The rings are drained after the run; in a long run also now and then, from a CPU that is not measured
 # where there is one. Each wake-up of the observer on a measured CPU is a preemption it causes itself.
@@ -48,7 +52,9 @@ class Interrupted(SysmeterError):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run is asked to do. ``seconds`` counts the warm-up; None means the whole message file."""
+    """What a run of the capstone is asked to do. ``seconds`` counts the warm-up; None means the whole message file."""
+
+    workload: ClassVar[WorkloadKind] = CAPSTONE
 
     feed: str
     cache_dir: str
@@ -76,6 +82,31 @@ class RunSettings:
         return (*PROBE_NAMES, AUDIT_PROBE) if self.audit else PROBE_NAMES
 
 
+@dataclass(frozen=True)
+class LiveSettings:
+    """What a run of the live workload is asked to do. ``seconds`` counts the warm-up.
+
+    ``gc`` is a policy as :mod:`sysmeter.gcpolicy` words it, ``threads`` the number of other Python threads of the
+    process, ``orders`` the size of the order cache.
+    """
+
+    workload: ClassVar[WorkloadKind] = LIVE
+    audit: ClassVar[bool] = False  # Python allocates all the time: there is no zero to audit
+    probe_names: ClassVar[tuple[str, ...]] = PROBE_NAMES
+
+    cpus: tuple[int]
+    mode: str = "paced"
+    rate_hz: int = 10_000
+    seconds: float = 10.0
+    warmup_seconds: float = 1.0
+    precision_bits: int = 7
+    probes: bool = True
+    gap_threshold_ns: int = 20_000
+    gc: str = "default"
+    threads: int = 0
+    orders: int = 20_000
+
+
 class UnsavedRecording(SysmeterError):
     """The run was carried out, but its Recording cannot be saved; it is at hand as ``recording``."""
 
@@ -100,7 +131,7 @@ class RunListener:
         """The threads have ended."""
 
 
-def run(settings: RunSettings, out: Path, listener: RunListener | None = None) -> Recording:
+def run(settings: RunSettings | LiveSettings, out: Path, listener: RunListener | None = None) -> Recording:
     """Carry out one run and save its Recording in ``out``.
 
     An interrupt (SIGINT, SIGTERM or SIGHUP) inside the run ends it in order, and what was measured is saved with
@@ -118,7 +149,7 @@ _PREPARING, _IN_WINDOW, _SAVING = range(3)
 
 
 class _Session:
-    def __init__(self, settings: RunSettings, out: Path, listener: RunListener) -> None:
+    def __init__(self, settings: RunSettings | LiveSettings, out: Path, listener: RunListener) -> None:
         self._settings = settings
         self._out = out
         self._listener = listener
@@ -134,11 +165,11 @@ class _Session:
         with RecordingWriter(self._out) as writer, self._signals(), self._own_affinity():
             settings = {**asdict(self._settings), "housekeeping_cpus": self._housekeeping}
             settings["cpus"] = list(self._settings.cpus)
-            command = own_python("capstone")
+            command = own_python(_PACKAGES[self._settings.workload])
             with Workload(command, self._note, self._listener.say, self._wake_read_fd) as workload:
                 self._workload = workload
                 workload.send("prepare", settings=settings)
-                # The workload compiles its loop meanwhile, in its own process.
+                # The workload prepares meanwhile, in its own process; the capstone may compile for seconds.
                 with self._open_probes() as probes:
                     ready = workload.receive("ready")
                     if ready is None or self._n_signals:
@@ -166,6 +197,7 @@ class _Session:
         self, workload: Workload, probes: ProbeSet | None, ready: dict[str, Any], settings: dict[str, Any]
     ) -> Recording:
         self._check_space(ready["recording_bytes"])
+        lock = self._find_interpreter_lock(ready["tgid"])
         threads: dict[str, dict[str, int]] = ready["threads"]
         clock_facts: dict[str, Any] = {**clock.describe_clock(), "checked_start": None, "checked_end": None}
         clock_facts["reason"] = "the probes are off" if probes is None else None
@@ -173,12 +205,13 @@ class _Session:
             clock_facts["checked_start"], clock_facts["reason"] = probes.check_clock()
             probes.attach_process(ready["tgid"])
             probes.watch({thread["tid"]: name for name, thread in threads.items()})
-        settings["feed_sha256"] = ready["feed_sha256"]
+        settings.update(ready.get("settings") or {})
         steal_before_ns = host.read_cpu_steal()
         done = self._await_window(workload, probes, ready["expected_ns"])
         self._phase = _SAVING
         steal_after_ns = host.read_cpu_steal()
-        settings["ring_slots"] = done["run"]["ring_slots"]
+        if "ring_slots" in done["run"]:
+            settings["ring_slots"] = done["run"]["ring_slots"]
         arrays = workload.read_arrays(done["arrays"])
         arrays["kernel_events"] = np.empty(0, records.KERNEL_EVENT)
         statuses: dict[str, Any] = {name: _probe_off() for name in self._settings.probe_names}
@@ -195,12 +228,14 @@ class _Session:
             done["process"].setdefault("allocation_sources", []).append("libc")
         meta = {
             "format": FORMAT,
+            "workload": self._settings.workload.name,
             "sysmeter_version": __version__,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "settings": settings,
             "host": host.describe_host(self._settings.cpus),
             "clock": clock_facts,
             "threads": {**threads, "tgid": ready["tgid"]},
+            **({} if lock is None else {"interpreter_lock": lock}),
             "probes": statuses,
             "edges": done["edges"],
             "run": done["run"],
@@ -216,6 +251,14 @@ class _Session:
             "syscall_names": self._syscall_names(arrays["kernel_events"]),
         }
         return Recording(meta, arrays)
+
+    def _find_interpreter_lock(self, tgid: int) -> dict[str, Any] | None:
+        """Where the lock lies that the workload holds; None where it holds none, or nobody watches who waits for it."""
+        if not (self._settings.workload.holds_interpreter_lock and self._settings.probes):
+            return None
+        from sysmeter.kernel import interpreter_lock
+
+        return dict(interpreter_lock(tgid))
 
     def _await_window(self, workload: Workload, probes: ProbeSet | None, expected_ns: int) -> dict[str, Any]:
         self._listener.window_begins(expected_ns, bool(self._housekeeping))

@@ -9,7 +9,7 @@ memory of its own (memfds), which the observer opens through ``/proc/<tgid>/fd/<
     {"command": "prepare", "settings": {…}} →
                                              ← {"event": "ready", "tgid": …, "threads": {name: {"tid": …, "cpu": …}},
                                                 "control": {"fd": …, "stop_offset": bytes}, "expected_ns": …,
-                                                "recording_bytes": …, "feed_sha256": …}
+                                                "recording_bytes": …, "settings": {…}}
     (the probes are aimed at the tids)
     {"command": "go"}                       →
                                              ← {"event": "done", "arrays": {name: {"fd", "offset", "dtype", "length"}},
@@ -20,15 +20,17 @@ memory of its own (memfds), which the observer opens through ``/proc/<tgid>/fd/<
 
 In place of an event the workload may report ``{"event": "error", "message", "hint", "exit_code"}``. At any time
 it may send ``{"event": "note", "text"}``, which the user should know and the Recording keeps, and
-``{"event": "progress", "text"}``, which is of no interest later. Array names and dtypes are those of
-:data:`sysmeter.recording.ARRAYS`; ``edges``, ``run``, ``histograms`` and ``process`` go into the Recording's
-meta.json as they are. ``control`` names one int64 word: the observer stores 1 there, and the threads end
+``{"event": "progress", "text"}``, which is of no interest later. Which threads there are and what the histograms are
+called depends on the kind of workload (:data:`sysmeter.records.WORKLOADS`); array names and dtypes are those of
+:func:`sysmeter.recording.array_dtypes`. The ready event's ``settings``, which may be left out, are what the workload
+found out and adds to the settings it was given. ``edges``, ``run``, ``histograms`` and ``process`` go into the
+Recording's meta.json as they are. ``control`` names one int64 word: the observer stores 1 there, and the threads end
 their window soon and in order. A workload dies with its parent (PR_SET_PDEATHSIG).
 
 In ``process``, ``allocation_sources`` names the workload's own counters of allocations, to which the observer adds
 its own; ``loop_ns`` is the interval in which the measured threads allocate nothing that those leave out.
 
-:class:`Workload` is the observer's side, :class:`Reporter` the workload's.
+:class:`Workload` is the observer's side; :func:`serve` and :class:`Reporter` are the workload's.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from sysmeter.errors import WorkloadError
+from sysmeter.errors import EXIT_ERROR, SysmeterError, WorkloadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -243,6 +245,24 @@ class Reporter:
     def progress(self, text: str) -> None:
         """Tell what is being done."""
         self.report("progress", text=text)
+
+
+def serve(carry_out: Callable[[Reporter], None]) -> int:
+    """The main function of a workload's process, started with COMMAND_FD REPORT_FD PARENT_TGID; its exit code.
+
+    ``carry_out`` receives the commands and reports the events. An error of sysmeter's that it raises is reported.
+    """
+    command_fd, report_fd, parent_tgid = (int(word) for word in sys.argv[1:4])
+    die_with_parent()
+    if os.getppid() != parent_tgid:
+        return EXIT_ERROR  # the parent died before the kernel was told
+    reporter = Reporter(command_fd, report_fd)
+    try:
+        carry_out(reporter)
+    except SysmeterError as error:
+        with contextlib.suppress(OSError):
+            reporter.report("error", message=error.message, hint=error.hint, exit_code=error.exit_code)
+    return 0
 
 
 def die_with_parent() -> None:

@@ -10,9 +10,10 @@ import numpy as np
 from sysmeter import records
 from sysmeter.analysis.causes import EVIDENCE, GAP, Cause
 from sysmeter.analysis.episodes import Episodes, find_episodes
+from sysmeter.analysis.interpreter import collection_layers, lock_layers, thread_name
 from sysmeter.analysis.process import overlapping
 from sysmeter.analysis.tail import SlowMessages, beyond_bucket, find_tail
-from sysmeter.analysis.timeline import Timeline, thread_timeline
+from sysmeter.analysis.timeline import Layer, Timeline, stall_layer, thread_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,12 +54,14 @@ class Attribution:
 
 
 def attribute(recording: Recording, off_cpu: Mapping[str, OffCpu], slow: SlowMessages) -> Attribution:
-    """Charge the slow messages to their causes; ``off_cpu`` has both threads' slices and reads."""
+    """Charge the slow messages to their causes; ``off_cpu`` has each measured thread's slices and reads."""
     episodes = find_episodes(slow)
     t_start_ns = int(slow.t0_ns.min()) if len(slow) else 0
     t_end_ns = int(episodes.t_end_ns.max()) if len(slow) else 0
     timelines = {
-        thread: thread_timeline(recording.meta, parts.reads, parts.slices, recording["stalls"], t_start_ns, t_end_ns)
+        thread: thread_timeline(
+            recording.meta, parts.reads, parts.slices, t_start_ns, t_end_ns, *_own_layers(recording, thread, parts)
+        )
         for thread, parts in off_cpu.items()
     }
     sample_time, wall_time = {}, {}
@@ -69,6 +72,17 @@ def attribute(recording: Recording, off_cpu: Mapping[str, OffCpu], slow: SlowMes
     result = Attribution(slow, episodes, timelines, sample_time, wall_time)
     result.check()
     return result
+
+
+def _own_layers(recording: Recording, thread: str, parts: OffCpu) -> tuple[list[Layer], list[Layer]]:
+    """The layers that only this kind of workload has: before the slices, and before the gaps."""
+    if recording.kind.holds_interpreter_lock:
+        waits = parts.lock_waits
+        before = [] if waits is None else lock_layers(recording, thread, waits, parts.slices)
+        return before, collection_layers(recording, thread, parts.reads)
+    if thread == recording.kind.worker:
+        return [stall_layer(recording["stalls"], recording.meta["settings"].get("stall_for_ns") or 0)], []
+    return [], []
 
 
 def describe_tail(recording: Recording, off_cpu: Mapping[str, OffCpu], events: npt.NDArray[Any]) -> dict[str, Any]:
@@ -174,7 +188,10 @@ def _part_rows(parts: dict[tuple[str, Cause], int]) -> list[dict[str, Any]]:
 
 
 def _events_in(recording: Recording, found: Attribution, events: npt.NDArray[Any], number: int) -> dict[str, Any]:
-    """Faults of the thread that held the message, at that time, and collections, which only ran beside it."""
+    """Faults of the thread that held the message, at that time, and the process's collections.
+
+    To threads that hold no interpreter lock a collection only ran beside them.
+    """
     start, end = int(found.episodes.t_start_ns[number]), int(found.episodes.t_end_ns[number])
     low, high = np.searchsorted(events["t_ns"], np.array([start, end], np.uint64))
     during = events[low:high]
@@ -189,18 +206,25 @@ def _events_in(recording: Recording, found: Attribution, events: npt.NDArray[Any
             if bool(((holds.t_start_ns[own] <= t_ns) & (t_ns < holds.t_end_ns[own])).any()):
                 rows.append(_fault_row(thread, timeline, fault, t_ns))
     beside = recording["collections"][overlapping(recording["collections"], start, end)]
-    for t_start, t_end, generation, _tid in beside.tolist():
-        rows.append(
-            {
-                "event": "collection",
-                "relation": "concurrent",
-                "t_ns": t_start,
-                "duration_ns": t_end - t_start,
-                "generation": generation,
-            }
-        )
+    for t_start, t_end, generation, tid in beside.tolist():
+        row = {
+            "event": "collection",
+            "relation": "concurrent",
+            "t_ns": t_start,
+            "duration_ns": t_end - t_start,
+            "generation": generation,
+        }
+        if recording.kind.holds_interpreter_lock:
+            row["relation"] = "with the interpreter lock"
+            row["thread"] = thread_name(recording.meta, tid)
+        rows.append(row)
     rows.sort(key=lambda row: row["t_ns"])
-    return {"events": rows[:MAX_EVENTS], "n_events": len(rows)}
+    if not recording.kind.holds_interpreter_lock:
+        return {"events": rows[:MAX_EVENTS], "n_events": len(rows)}
+    # Python meets many faults; the few collections must not be lost among them.
+    rows.sort(key=lambda row: row["event"] != "collection")
+    n_faults = sum(row["event"] != "collection" for row in rows)
+    return {"events": rows[:MAX_EVENTS], "n_events": len(rows), "n_page_faults": n_faults}
 
 
 def _fault_row(thread: str, timeline: Timeline, fault: Any, t_ns: int) -> dict[str, Any]:

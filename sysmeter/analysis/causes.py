@@ -18,6 +18,8 @@ THROTTLED = "throttled"
 STOPPED = "stopped"
 SYSMETER = "sysmeter itself"
 INJECTED_STALL = "injected stall"
+COLLECTION = "collection"
+INTERPRETER_LOCK = "waiting for the interpreter lock"
 
 
 class Cause(NamedTuple):

@@ -25,6 +25,7 @@ from sysmeter import records
 from sysmeter.analysis.offcpu import OffCpu, run_queue_delay_ns, switch_lead_ns, throttled_ns
 from sysmeter.analysis.reads import column
 from sysmeter.analysis.slices import KIND_PREEMPTED, KIND_STOPPED, KIND_THROTTLED, KIND_VOLUNTARY, classify
+from sysmeter.records import workload_kind
 from sysmeter.units import format_ns
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def thread_counters(
         "involuntary_switches": involuntary,
         "minor_faults": minor,
         "major_faults": major,
-        "syscalls": _syscalls(window, probes, events, tid),
+        "syscalls": _syscalls(window, probes, events, tid, workload_kind(meta)),
         "migrations": _migrations(window),
         "runq_delay_ns": _run_queue(window, probes, off_cpu),
     }
@@ -248,14 +249,18 @@ def _faults(
     return minor, major
 
 
-def _syscalls(window: Window, probes: dict[str, Any], events: npt.NDArray[Any], tid: int) -> dict[str, Any]:
+def _syscalls(
+    window: Window, probes: dict[str, Any], events: npt.NDArray[Any], tid: int, kind: records.WorkloadKind
+) -> dict[str, Any]:
     witness = window.delta("syscalls")
     if not is_ok(probes, "syscalls"):
         return _alone("perf counter", witness, _why_not(probes, "syscalls"))
     entries = events[(events["kind"] == records.EVENT_SYSCALL) & (events["tid"] == tid)]
     inner = _count(entries, window.inner_ns)
-    # The perf counter is corrected for the edges' own calls, so here both sources speak of the same time.
-    return _compare(inner, inner, BPF, "perf counter", witness, losses(probes, "syscalls"))
+    # The perf counter is corrected for a compiled edge's own calls, so there both sources speak of the same time. An
+    # edge in Python makes calls of its own around that read, as the interpreter lock changes hands.
+    outer = _count(entries, window.outer_ns) if kind.holds_interpreter_lock else inner
+    return _compare(inner, outer, BPF, "perf counter", witness, losses(probes, "syscalls"))
 
 
 def _migrations(window: Window) -> dict[str, Any]:

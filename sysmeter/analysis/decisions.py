@@ -11,6 +11,7 @@ import numpy as np
 
 from sysmeter import decisions, recording
 from sysmeter.errors import DecisionsFileError
+from sysmeter.records import CAPSTONE, workload_kind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,9 +38,10 @@ def load(path: Path) -> npt.NDArray[Any]:
         return decisions.read(path)
     found = recording.load(path)
     if not recording.keeps_decisions(found.meta):
-        raise DecisionsFileError(
-            f"{path} holds no decisions: {_why_not_kept(found.meta)}", "make the run shorter with --seconds"
+        remedy = (
+            "make the run shorter with --seconds" if found.kind is CAPSTONE else "name a Recording of `sysmeter run`"
         )
+        raise DecisionsFileError(f"{path} holds no decisions: {_why_not_kept(found.meta)}", remedy)
     kept = np.asarray(found["decisions"])
     decisions.check_ascending(path / recording.DECISIONS_FILE, kept)
     return kept
@@ -53,6 +55,8 @@ def describe_decisions(found: Recording) -> dict[str, Any]:
 
 
 def _why_not_kept(meta: dict[str, Any]) -> str:
+    if workload_kind(meta) is not CAPSTONE:
+        return f"the workload {workload_kind(meta).name} makes none"
     return f"a run of {meta['run']['n_planned']:,} messages keeps only its slowest batches"
 
 

@@ -48,12 +48,13 @@ def find_episodes(slow: SlowMessages) -> Episodes:
     """Join the slow messages to episodes and split each among the threads.
 
     At each instant the oldest undecided slow message counts (a younger one waits behind it): the strategy
-    thread holds it while the queue has no room for it and from its release on, the feed thread in between.
+    thread holds it while the queue has no room for it and from its release on, the feed thread in between. Where
+    one thread does everything, it holds the whole.
     """
     if len(slow) == 0:
         empty = np.empty(0, np.int64)
         holds = Holds(empty, empty, empty)
-        return Episodes(empty, empty, empty, empty, {"feed": holds, "strategy": holds})
+        return Episodes(empty, empty, empty, empty, dict.fromkeys(slow.kind.threads, holds))
     # Messages are decided in their order; the accumulated maximum makes that certain.
     done = np.maximum.accumulate(slow.t_decided_ns)
     is_first = np.append(True, slow.t0_ns[1:] > done[:-1])
@@ -64,14 +65,16 @@ def find_episodes(slow: SlowMessages) -> Episodes:
     own_start = np.where(is_first, slow.t0_ns, np.append(slow.t0_ns[:1], done[:-1]))
     room = np.clip(slow.t_room_ns, own_start, done)
     released = np.clip(slow.t_released_ns, room, done)
-    feed = _holds(episode, (room, released))
-    strategy = _holds(episode, (own_start, room), (released, done))
+    holds_of = {slow.kind.worker: _holds(episode, (own_start, room), (released, done))}
+    if slow.kind.feeder is not None:
+        # The feed comes first, as in every list of the threads.
+        holds_of = {slow.kind.feeder: _holds(episode, (room, released)), **holds_of}
     return Episodes(
         slow.t0_ns[first],
         done[last],
         np.maximum.reduceat(slow.total_ns, first),
         last - first + 1,
-        {"feed": feed, "strategy": strategy},
+        holds_of,
     )
 
 

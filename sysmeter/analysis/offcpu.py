@@ -22,6 +22,7 @@ from sysmeter.analysis.slices import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from sysmeter.analysis.interpreter import LockWaits
     from sysmeter.analysis.reads import ThreadReads
 
 # How many tasks that took the CPU are listed by name; the rest are summed.
@@ -30,10 +31,14 @@ MAX_TASKS = 20
 
 @dataclass(frozen=True)
 class OffCpu:
-    """A thread's slices beside the clock reads that bound them."""
+    """A thread's slices beside the clock reads that bound them.
+
+    ``lock_waits`` says which slices waited for the interpreter lock; None for a thread that runs no Python.
+    """
 
     slices: Slices
     reads: ThreadReads
+    lock_waits: LockWaits | None = None
 
 
 def run_queue_delay_ns(slices: Slices, t_start_ns: int, t_end_ns: int) -> tuple[int, int, int]:

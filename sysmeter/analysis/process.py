@@ -34,7 +34,7 @@ def process_counters(recording: Recording, window_ns: tuple[int, int] | None) ->
     audited = audited_allocations(recording)
     return {
         "allocations": {**(allocations if audited is None else audited), **describe_sources(recording.meta)},
-        "gc_collections": _collections(process, recording["collections"], window_ns),
+        "gc_collections": collections_counter(process, recording["collections"], window_ns),
     }
 
 
@@ -58,10 +58,22 @@ def _allocations(process: dict[str, Any]) -> dict[str, Any]:
     return counter(0, NOT_PROVEN, "numba", witness, False, reason)
 
 
-def _collections(process: dict[str, Any], collections: npt.NDArray[Any], window_ns: tuple[int, int]) -> dict[str, Any]:
-    """Collections that the callbacks recorded in the window; the interpreter's own count spans a bit more."""
+def collections_counter(
+    process: dict[str, Any],
+    collections: npt.NDArray[Any],
+    window_ns: tuple[int, int],
+    outer_ns: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """Collections that the callbacks recorded in the window; the interpreter's own count spans a bit more.
+
+    ``outer_ns`` is the interval in which both readings of the interpreter's count lie; None: the whole run.
+    """
     in_window = count_by_generation(collections[overlapping(collections, *window_ns)])
-    recorded = count_by_generation(collections)
+    within = collections[_inside(collections, *window_ns)]
+    # gc.get_stats() counts a collection at its end, so it has all that lie inside the window, perhaps some that
+    # reach beyond it, and none that the callbacks did not see.
+    least = in_window if outer_ns is None else count_by_generation(within)
+    most = count_by_generation(collections if outer_ns is None else collections[overlapping(collections, *outer_ns)])
     before, after = process.get("gc_collections_before"), process.get("gc_collections_after")
     value = sum(in_window)
     n_lost = process.get("gc_collections_lost") or 0
@@ -71,17 +83,20 @@ def _collections(process: dict[str, Any], collections: npt.NDArray[Any], window_
     if before is None or after is None:
         return counter(value, MEASURED, "gc.callbacks", None, None, None)
     grown = [int(b) - int(a) for a, b in zip(before, after, strict=True)]
-    # gc.get_stats() is read before and after the loop, so it may count some the window does not hold, but
-    # none that the callbacks did not see.
-    agrees = all(low <= n <= high for low, n, high in zip(in_window, grown, recorded, strict=True))
+    agrees = all(low <= n <= high for low, n, high in zip(least, grown, most, strict=True))
     witness = ("gc.get_stats", sum(grown))
     if agrees:
         return counter(value, MEASURED, "gc.callbacks", witness, True, None)
+    where = "in the run" if outer_ns is None else "in the window and its edges"
     reason = (
-        f"by generation the callbacks recorded {_slashed(recorded)} in the run and {_slashed(in_window)} in "
+        f"by generation the callbacks recorded {_slashed(most)} {where} and {_slashed(in_window)} in "
         f"the window, and gc.get_stats counts {_slashed(grown)} around the window"
     )
     return counter(value, NOT_PROVEN, "gc.callbacks", witness, False, reason)
+
+
+def _inside(collections: npt.NDArray[Any], t_start_ns: int, t_end_ns: int) -> npt.NDArray[np.bool_]:
+    return (column(collections, "t_start_ns") >= t_start_ns) & (column(collections, "t_end_ns") <= t_end_ns)
 
 
 def overlapping(collections: npt.NDArray[Any], t_start_ns: int, t_end_ns: int) -> npt.NDArray[np.bool_]:

@@ -63,11 +63,11 @@ class ThreadReads:
 def thread_reads(
     recording: Recording, thread: str, events: npt.NDArray[Any], batches: npt.NDArray[Any] | None = None
 ) -> ThreadReads:
-    """Collect what ``recording`` tells of the clock reads of ``thread`` (``"feed"`` or ``"strategy"``).
+    """Collect what ``recording`` tells of the clock reads of ``thread``, one of its workload's.
 
     ``events`` are the kernel events, by time. Own reads: gap edges, edges of the window, pops and decisions
-    (strategy), releases (feed). From the kernel: faults and system calls of the thread, which only a running
-    thread can take.
+    (strategy, and a live run's worker), releases (feed). From the kernel: faults and system calls of the thread,
+    which only a running thread can take.
     """
     meta = recording.meta
     run = meta["run"]
@@ -76,7 +76,7 @@ def thread_reads(
     instants = [gap_start, gap_end]
     edges = edge_brackets(meta, thread)
     instants.append(np.array(sorted(t for bracket in edges for t in bracket), np.int64))
-    if thread == "strategy":
+    if thread == recording.kind.worker:
         batches = recording["batches"] if batches is None else batches
         decided = column(batches, "t_decided_ns")
         instants += [column(batches, "t_popped_ns"), decided[decided >= 0]]

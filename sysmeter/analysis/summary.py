@@ -1,4 +1,7 @@
-"""A whole run as one result, schema ``sysmeter.run/1``: what `run` and `report` print, as text or as JSON.
+"""A whole run as one result: what `run`, `live` and `report` print, as text or as JSON.
+
+A run of the capstone has schema ``sysmeter.run/1``, one of the live workload ``sysmeter.live/1``, whose additions are
+in :mod:`sysmeter.analysis.livesummary`.
 
 Within the schema keys are only ever added. Times are integer nanoseconds, instants CLOCK_MONOTONIC, unknown
 values null.
@@ -14,13 +17,14 @@ from sysmeter.analysis.allocations import thread_allocations
 from sysmeter.analysis.attribution import describe_tail
 from sysmeter.analysis.counters import is_ok, losses, thread_counters, thread_window, usable_probes
 from sysmeter.analysis.decisions import describe_decisions
+from sysmeter.analysis.interpreter import find_lock_waits
 from sysmeter.analysis.offcpu import OffCpu, describe_off_cpu, syscalls_by_number
 from sysmeter.analysis.process import describe_collections, process_counters
 from sysmeter.analysis.reads import by_time, thread_reads
 from sysmeter.analysis.slices import off_cpu_slices, switch_chain
 from sysmeter.analysis.stalls import describe_stalls
-from sysmeter.analysis.tail import histogram
-from sysmeter.records import EVENT_ALLOCATION, THREADS
+from sysmeter.analysis.tail import histogram, tail_histogram
+from sysmeter.records import CAPSTONE, EVENT_ALLOCATION, LIVE, THREADS
 from sysmeter.units import NS_PER_S, format_ns
 
 if TYPE_CHECKING:
@@ -52,18 +56,20 @@ _RUN_KEYS = (
 
 
 def summarize(recording: Recording) -> dict[str, Any]:
-    """Everything there is to say about a run, as JSON-ready values (see the module's words on units).
+    """Everything there is to say about a run of either workload, as JSON-ready values; units as above.
 
     Raises:
         RecordingError: the Recording contradicts itself in a way that leaves no honest result.
     """
+    if recording.kind is LIVE:
+        from sysmeter.analysis.livesummary import summarize_live
+
+        return summarize_live(recording)
     meta, run = recording.meta, recording.meta["run"]
     probes = usable_probes(meta)
-    events = by_time(np.asarray(recording["kernel_events"]))
-    if not any(is_ok(probes, name) for name in probes):
-        events = events[:0]
-    off_cpu = _off_cpu(recording, events)
-    window_ns = _run_window(run)
+    events = usable_events(recording)
+    off_cpu = off_cpu_by_thread(recording, events)
+    window_ns = run_window(run)
     switches_seen = is_ok(probes, "context_switch")
     elapsed_ns = run.get("elapsed_ns")
     messages = run.get("n_window_messages")
@@ -74,19 +80,19 @@ def summarize(recording: Recording) -> dict[str, Any]:
         "settings": meta["settings"],
         "host": meta["host"],
         "clock": meta["clock"],
-        "threads": {thread: _describe_thread(recording, events, thread, off_cpu[thread]) for thread in THREADS},
+        "threads": {thread: describe_thread(recording, events, thread, off_cpu[thread]) for thread in THREADS},
         "messages": messages,
         "messages_planned": run["n_planned"],
         "messages_in_file": run.get("n_file"),
         "messages_released": run.get("n_released"),
         "elapsed_ns": elapsed_ns,
-        "achieved_rate_hz": _achieved_rate_hz(meta["settings"], messages, elapsed_ns),
+        "achieved_rate_hz": achieved_rate_hz(meta["settings"], messages, elapsed_ns),
         "batches": run.get("n_window_batches"),
         **{key: run.get(key) for key in _RUN_KEYS},
         "stopped_by": run.get("stopped_by"),
         "swaps": {slot: meta["settings"][slot] for slot in ("book", "queue")},
         "stalls": describe_stalls(recording, window_ns),
-        "latency": {name: _latency(recording, name) for name in ("think", "total")},
+        "latency": {name: describe_latency(recording, name) for name in CAPSTONE.histograms},
         "counters": {
             **{
                 thread: {
@@ -105,11 +111,18 @@ def summarize(recording: Recording) -> dict[str, Any]:
         "decisions": describe_decisions(recording),
         "recording": None if recording.path is None else str(recording.path),
         "interrupted": meta["interrupted"],
-        "notes": [*meta["notes"], *_notes(recording, off_cpu)],
+        "notes": [*meta["notes"], *analysis_notes(recording, off_cpu)],
     }
 
 
-def _achieved_rate_hz(settings: dict[str, Any], messages: int | None, elapsed_ns: int | None) -> float | None:
+def usable_events(recording: Recording) -> npt.NDArray[Any]:
+    """The kernel events by time; none where no probe can be used."""
+    probes = usable_probes(recording.meta)
+    events = by_time(np.asarray(recording["kernel_events"]))
+    return events if any(is_ok(probes, name) for name in probes) else events[:0]
+
+
+def achieved_rate_hz(settings: dict[str, Any], messages: int | None, elapsed_ns: int | None) -> float | None:
     """Messages over the time they took; n of them on schedule lie n - 1 periods apart, so one period is added."""
     if not messages or not elapsed_ns:
         return None
@@ -117,22 +130,29 @@ def _achieved_rate_hz(settings: dict[str, Any], messages: int | None, elapsed_ns
     return messages * NS_PER_S / (elapsed_ns + period_ns)
 
 
-def _run_window(run: dict[str, Any]) -> tuple[int, int] | None:
+def run_window(run: dict[str, Any]) -> tuple[int, int] | None:
+    """From the window's begin to the end of its last batch; None where it has no message."""
     start, end = run.get("t_window_ns"), run.get("t_end_ns")
     return None if not start or not end or not run.get("n_window_messages") else (start, end)
 
 
-def _off_cpu(recording: Recording, events: npt.NDArray[Any]) -> dict[str, OffCpu]:
+def off_cpu_by_thread(recording: Recording, events: npt.NDArray[Any]) -> dict[str, OffCpu]:
+    """The slices and clock reads of each measured thread."""
     t_end_ns = max(recording.meta["run"].get("t_end_ns") or 0, int(events["t_ns"][-1]) if len(events) else 0)
     chain, parts = switch_chain(events), {}
-    for thread in THREADS:
+    for thread in recording.kind.threads:
         reads = thread_reads(recording, thread, events)
         tid = recording.meta["threads"][thread]["tid"]
-        parts[thread] = OffCpu(off_cpu_slices(chain, thread, tid, reads, t_end_ns), reads)
+        slices = off_cpu_slices(chain, thread, tid, reads, t_end_ns)
+        has_lock = recording.kind.holds_interpreter_lock
+        parts[thread] = OffCpu(
+            slices, reads, find_lock_waits(recording.meta, events, slices, tid) if has_lock else None
+        )
     return parts
 
 
-def _describe_thread(recording: Recording, events: npt.NDArray[Any], thread: str, off_cpu: OffCpu) -> dict[str, Any]:
+def describe_thread(recording: Recording, events: npt.NDArray[Any], thread: str, off_cpu: OffCpu) -> dict[str, Any]:
+    """The result's ``threads`` entry of one thread."""
     meta = recording.meta
     probes = usable_probes(meta)
     window = thread_window(meta, thread)
@@ -156,7 +176,8 @@ def _describe_thread(recording: Recording, events: npt.NDArray[Any], thread: str
     return described
 
 
-def _latency(recording: Recording, name: str) -> dict[str, Any]:
+def describe_latency(recording: Recording, name: str) -> dict[str, Any]:
+    """The result's ``latency`` entry of one histogram."""
     found = histogram(recording, name)
     return {
         "interval": _interval(name, recording.meta["settings"]["mode"]),
@@ -171,8 +192,12 @@ def _latency(recording: Recording, name: str) -> dict[str, Any]:
 
 
 def _interval(name: str, mode: str) -> str:
-    if name == "think":
+    if name == CAPSTONE.service:
         return "batch popped -> decision made (service time, one sample a batch)"
+    if name == LIVE.service:
+        return "work on the message begun -> done (service time, one sample a message)"
+    if name == LIVE.response:
+        return "intended time -> work on the message done (response time, one sample a message)"
     if mode == "paced":
         return "intended time -> decision made (response time, one sample a message)"
     return "push -> decision made (response time without a schedule, one sample a message)"
@@ -198,7 +223,7 @@ def _time_buckets(recording: Recording) -> list[dict[str, Any]]:
     return rows
 
 
-def _notes(recording: Recording, off_cpu: Mapping[str, OffCpu]) -> list[str]:
+def analysis_notes(recording: Recording, off_cpu: Mapping[str, OffCpu]) -> list[str]:
     """What a reader must know to judge the result, found by the analysis."""
     meta, run = recording.meta, recording.meta["run"]
     notes = []
@@ -210,6 +235,12 @@ def _notes(recording: Recording, off_cpu: Mapping[str, OffCpu]) -> list[str]:
         )
     elif any(is_ok(probes, name) for name in probes) and not (clock.get("checked_start") and clock.get("checked_end")):
         notes.append("The kernel's clock and the threads' clock were not compared at both ends of the run.")
+    if clock.get("fast") is False:
+        notes.append(
+            f"The clock source {clock.get('source')} is not a fast one: each read of the clock enters the kernel, which"
+            " lengthens what is measured and shows as gaps. Where the host has another, prefer it: "
+            "/sys/devices/system/clocksource/clocksource0/available_clocksource."
+        )
     lost = losses(probes, *probes)
     if lost:
         notes.append(f"{lost}: what the kernel's events explain is a lower bound.")
@@ -237,13 +268,13 @@ def _notes(recording: Recording, off_cpu: Mapping[str, OffCpu]) -> list[str]:
                 f"{format_ns(parts.reads.resolution_ns)}; "
                 "such short ones are not told apart from service."
             )
-    n_timed = meta["histograms"]["total"]["count"]
+    n_timed = meta["histograms"][tail_histogram(recording)]["count"]
     if run.get("n_window_messages") and n_timed < run["n_window_messages"]:
         notes.append(
             f"{run['n_window_messages'] - n_timed:,} messages of the window have no response time: no decision was"
             " made on them, as after a sequence gap."
         )
-    for name in ("think", "total"):
+    for name in recording.kind.histograms:
         negative = meta["histograms"][name].get("n_negative") or 0
         if negative:
             notes.append(f"{negative:,} samples of {name} were negative and are in no figure: an error to look into.")

@@ -13,8 +13,9 @@ from sysmeter.analysis.counters import thread_window
 from sysmeter.analysis.intervals import interquartile_mean_ns
 from sysmeter.analysis.offcpu import syscalls_by_number
 from sysmeter.analysis.reads import column
-from sysmeter.analysis.tail import histogram, intended_ns
+from sysmeter.analysis.tail import histogram
 from sysmeter.records import THREADS
+from sysmeter.schedule import intended_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,8 @@ import numpy as np
 from sysmeter.analysis.reads import CLOCK_SLACK_NS, column, disjoint_gaps
 from sysmeter.errors import RecordingError
 from sysmeter.hist import LatencyHistogram, bucket_index, bucket_upper_bound, percentile_rank
-from sysmeter.units import NS_PER_S
+from sysmeter.records import CAPSTONE, WorkloadKind
+from sysmeter.schedule import intended_ns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,7 +37,7 @@ class SlowMessages:
 
     ``t0_ns <= t_room_ns <= t_released_ns <= t_decided_ns``. The strategy thread holds a message before
     ``t_room_ns`` (the queue was full of messages it had not taken) and after ``t_released_ns``, the feed
-    thread between the two.
+    thread between the two. Where one thread does everything, the first three are equal and it holds all of it.
     """
 
     message: npt.NDArray[np.int64]
@@ -45,6 +46,7 @@ class SlowMessages:
     t_released_ns: npt.NDArray[np.int64]
     t_decided_ns: npt.NDArray[np.int64]
     n_reordered: int = 0  # of those looked at: releases outside [t0, decided], drawn to the nearer end
+    kind: WorkloadKind = CAPSTONE
 
     def __len__(self) -> int:
         return len(self.message)
@@ -64,11 +66,12 @@ class SlowMessages:
             self.t_released_ns[kept],
             self.t_decided_ns[kept],
             self.n_reordered,
+            self.kind,
         )
 
     def held_by(self, thread: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Starts and ends of all intervals in which ``thread`` held a slow message; they may overlap."""
-        if thread == "feed":
+        if thread == self.kind.feeder:
             return self.t_room_ns, self.t_released_ns
         return (
             np.concatenate((self.t0_ns, self.t_released_ns)),
@@ -77,7 +80,7 @@ class SlowMessages:
 
 
 def histogram(recording: Recording, name: str) -> LatencyHistogram:
-    """The recorded histogram ``name`` (``"think"`` or ``"total"``)."""
+    """The recorded histogram ``name``, one of its workload's."""
     meta = recording.meta["histograms"][name]
     return LatencyHistogram.from_parts(
         recording[f"{name}_counts"],
@@ -88,6 +91,16 @@ def histogram(recording: Recording, name: str) -> LatencyHistogram:
         meta["sum_ns"],
         meta.get("n_negative", 0),
     )
+
+
+def tail_histogram(recording: Recording) -> str:
+    """The histogram that the tail is taken from: response times, or service times where there are no others.
+
+    A live run without a schedule intends no message for any instant, so nothing can answer late.
+    """
+    kind = recording.kind
+    has_response = kind is CAPSTONE or recording.meta["settings"]["mode"] == "paced"
+    return kind.response if has_response else kind.service
 
 
 def find_tail(recording: Recording) -> tuple[Threshold, SlowMessages | None]:
@@ -101,7 +114,7 @@ def find_tail(recording: Recording) -> tuple[Threshold, SlowMessages | None]:
     Raises:
         RecordingError: as :func:`slow_messages`.
     """
-    total = histogram(recording, "total")
+    total = histogram(recording, tail_histogram(recording))
     for percentile in (TAIL_PERCENTILE, *_FALLBACK_PERCENTILES):
         upper_ns = total.reportable_percentile(percentile)
         if upper_ns is None:
@@ -126,7 +139,7 @@ def beyond_bucket(recording: Recording, slow: SlowMessages, threshold_ns: int) -
     The loop counted each response as it happened; ``slow`` is worked out from batches and releases. The two
     must be equal, or the Recording does not say what the tail is made of.
     """
-    total = histogram(recording, "total")
+    total = histogram(recording, tail_histogram(recording))
     index = bucket_index(threshold_ns, total.sub_bits)
     upper_ns = bucket_upper_bound(index, total.sub_bits)
     return int(total.counts[index + 1 :].sum()), int(np.count_nonzero(slow.total_ns > upper_ns))
@@ -161,10 +174,12 @@ def slow_messages(recording: Recording, threshold_ns: int) -> SlowMessages:
     t0, t_decided = _t0(recording, message, at), decided[row]
     above = t_decided - t0 >= threshold_ns
     message, t0, released, t_decided = message[above], t0[above], released[above], t_decided[above]
+    if recording.kind.feeder is None:
+        return SlowMessages(message, t0, t0, t0, t_decided, kind=recording.kind)
     released = pushed_ns(recording, released, column(batches, "t_popped_ns")[row[above]])
     inside = np.clip(released, t0, t_decided)
     room = _t_room(recording, message, t0, inside, batches)
-    return SlowMessages(message, t0, room, inside, t_decided, int((inside != released).sum()))
+    return SlowMessages(message, t0, room, inside, t_decided, int((inside != released).sum()), recording.kind)
 
 
 def pushed_ns(
@@ -192,12 +207,6 @@ def pushed_ns(
         was_away = (last >= 0) & (away_end[last] > released) & (popped <= away_end[last] + CLOCK_SLACK_NS)
         pushed = np.where(was_away, released, pushed)
     return pushed
-
-
-def intended_ns(t_start_ns: int, rate_hz: int, message: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Intended time of each message: ``t_start_ns + message * 10**9 // rate_hz``, without overflow."""
-    seconds, rest = message // rate_hz, message % rate_hz
-    return t_start_ns + seconds * NS_PER_S + rest * NS_PER_S // rate_hz
 
 
 def _t0(

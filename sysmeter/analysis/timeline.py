@@ -133,14 +133,16 @@ def thread_timeline(
     meta: dict[str, Any],
     reads: ThreadReads,
     slices: Slices,
-    stalls: npt.NDArray[Any],
     t_start_ns: int,
     t_end_ns: int,
+    before: Sequence[Layer] = (),
+    after: Sequence[Layer] = (),
 ) -> Timeline:
-    """The timeline of a measured thread from what this version can see: stalls, slices, window edges, gaps."""
-    layers = [slice_layer(slices), edge_layer(meta, slices.thread), gap_layer(reads)]
-    if slices.thread == "strategy":
-        layers.insert(0, stall_layer(stalls, meta["settings"].get("stall_for_ns") or 0))
+    """The timeline of a measured thread from what this version can see: slices, window edges, gaps.
+
+    ``before`` are layers that win over the slices, ``after`` those that win over the gaps alone.
+    """
+    layers = [*before, slice_layer(slices), edge_layer(meta, slices.thread), *after, gap_layer(reads)]
     threshold_ns = meta["settings"]["gap_threshold_ns"]
     return build_timeline(slices.thread, t_start_ns, t_end_ns, layers, own_service(reads.resolution_ns, threshold_ns))
 

@@ -19,6 +19,7 @@ from sysmeter.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, SysmeterEr
 # when the command is used, so --help does not pay for numpy.
 _COMMANDS = {
     "run": ("sysmeter.cli.run", "Measure the capstone loop and say where its latency tail comes from."),
+    "live": ("sysmeter.cli.live", "Measure a Python workload and what its garbage collector does to it."),
     "verify": ("sysmeter.cli.verify", "Show what each swap breaks and moves, and that it changes no decision."),
     "report": ("sysmeter.cli.report", "Print the result of a Recording again; needs no root."),
     "decisions": ("sysmeter.cli.decisions", "Compare what two runs decided; needs no root."),

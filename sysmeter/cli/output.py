@@ -8,16 +8,33 @@ from sysmeter.cli.streams import write_result
 
 
 def print_result(result: dict[str, Any], as_json: bool) -> None:
-    """Print the result of a run: JSON, or text of 80 columns."""
+    """Print the result of a run of either workload: JSON, or text of 80 columns."""
     if as_json:
         from sysmeter.report.json import dump
 
         text = dump(result)
+    elif result.get("workload") == "live":
+        from sysmeter.report.live import render_live
+
+        text = render_live(result)
     else:
         from sysmeter.report.text import render_run
 
         text = render_run(result)
     write_result(text, result["recording"])
+
+
+def print_gc_comparison(result: dict[str, Any], as_json: bool) -> None:
+    """Print the result of a comparison of collector policies: JSON, or text of 80 columns."""
+    if as_json:
+        from sysmeter.report.json import dump
+
+        text = dump(result)
+    else:
+        from sysmeter.report.livegc import render_gc_comparison
+
+        text = render_gc_comparison(result)
+    write_result(text, lost="the runs are lost with it, unless --out kept their Recordings")
 
 
 def print_verification(result: dict[str, Any], as_json: bool) -> None:

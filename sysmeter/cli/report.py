@@ -11,9 +11,11 @@ from sysmeter.errors import RecordingError
 
 @click.command()
 @click.argument("recording", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema sysmeter.run/1) and nothing else.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object (schema sysmeter.run/1 or sysmeter.live/1)."
+)
 def report(recording: Path, as_json: bool) -> None:
-    """Print the result of a RECORDING again, as `sysmeter run` printed it; needs no root, bcc or numba."""
+    """Print the result of a RECORDING again, as `sysmeter run` or `live` printed it; needs no root, bcc or numba."""
     from sysmeter import recording as recordings
     from sysmeter.analysis.summary import summarize
     from sysmeter.cli.output import print_result

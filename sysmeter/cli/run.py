@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,7 @@ from click.core import ParameterSource
 from sysmeter import buckets
 from sysmeter.cli.claims import check_run, claims_option, read_claims
 from sysmeter.cli.parameters import DURATION, MILLISECONDS, SECONDS, SECONDS_OR_NONE
+from sysmeter.cli.runs import free_name
 from sysmeter.cli.streams import say
 from sysmeter.cli.swaps import describe_components
 from sysmeter.errors import EXIT_INTERRUPTED, SysmeterError, UsageError
@@ -140,7 +139,7 @@ def run(
     listener = ConsoleListener()
     chosen = host.choose_cpus(cpus)
     if out is None:
-        out = _free_name(f"sysmeter-{datetime.now():%Y%m%d-%H%M%S}")
+        out = free_name(f"sysmeter-{datetime.now():%Y%m%d-%H%M%S}")
     require_swaps(options["book"], options["queue"])
     context = click.get_current_context()
     if (
@@ -177,15 +176,6 @@ def run(
         _say_interrupted(recording)
         return EXIT_INTERRUPTED
     return exit_code(row["verdict"] for row in result.get("claims", ()))
-
-
-def _free_name(base: str) -> Path:
-    """``base``, or with a number behind it where another run of the same second has it."""
-    for number in itertools.count(2):
-        path = Path(base if number == 2 else f"{base}-{number - 1}")
-        if not os.path.lexists(path) and not any(Path().glob(f".sysmeter-unfinished-*-{path.name}")):
-            return path
-    raise AssertionError
 
 
 def _say_interrupted(recording: Recording) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +10,9 @@ import click
 
 from sysmeter.cli.claims import claims_option
 from sysmeter.cli.parameters import SECONDS, SECONDS_OR_NONE
+from sysmeter.cli.series import OnceListener, place_for_runs, signals_as_interrupts
 from sysmeter.cli.streams import say
-from sysmeter.errors import RecordingError, UsageError
-from sysmeter.session import RunListener
+from sysmeter.errors import UsageError
 from sysmeter.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -90,7 +86,7 @@ def verify(
     from sysmeter.verification import verify as carry_out
 
     require_own_capstone()
-    listener = _Listener()
+    listener = OnceListener()
     chosen = host.choose_cpus(cpus)
     stated = [] if claims_file is None else read_claims(claims_file)
     settings = session.RunSettings(
@@ -106,7 +102,7 @@ def verify(
         listener.note(f"capstone/swaps/{component}.py states no prediction (PREDICTS), so there is nothing to verify")
     if rounds == 1:
         listener.note("one round gives no interval, so nothing can be proven; give --rounds 2 or more")
-    with _signals_as_interrupts(), _place(out) as place:
+    with signals_as_interrupts(), place_for_runs(out) as place:
         comparison = Comparison(settings, swaps, stall, rounds, place, out is not None, stated, listener, _say_run)
         result = carry_out(comparison)
         print_verification(result, as_json)
@@ -162,58 +158,6 @@ def _stall_of(settings: RunSettings) -> tuple[int, int]:
     if n_inside < _STALLS_AT_LEAST:
         every_ns = max(_STALL_PART, (end_ns - begin_ns) // (_STALLS_AT_LEAST + 1))
     return every_ns, every_ns // _STALL_PART
-
-
-@contextlib.contextmanager
-def _place(out: Path | None) -> Iterator[Path]:
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="sysmeter-verify-") as name:
-            yield Path(name)
-        return
-    try:
-        out.mkdir()
-    except FileExistsError as error:
-        raise RecordingError(
-            f"{out} exists already", "name another directory with --out, or remove this one"
-        ) from error
-    except OSError as error:
-        raise RecordingError(
-            f"cannot make the directory {out}: {error.strerror}", "name a place that can be written with --out"
-        ) from error
-    try:
-        yield out
-    finally:
-        with contextlib.suppress(OSError):
-            out.rmdir()  # only where no run got as far as a Recording
-
-
-@contextlib.contextmanager
-def _signals_as_interrupts() -> Iterator[None]:
-    """Between the runs too SIGTERM and SIGHUP end the command as Ctrl-C does, so that nothing is left behind."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-class _Listener(RunListener):
-    """Each note once, however many runs it is told in."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def say(self, text: str) -> None:
-        """One line on stderr."""
-        say(text)
-
-    def note(self, text: str) -> None:
-        """One line on stderr, the first time."""
-        if text not in self._said:
-            self._said.add(text)
-            self.say(f"note: {text}")
 
 
 def _say_run(number: int, total: int, run: SwapRun) -> None:

@@ -27,18 +27,36 @@ def claim_lines(result: dict[str, Any], width: int) -> list[str]:
     """The zero counters: value and source, witness and its value, and whether they agree; reasons below."""
     notes: list[str] = []
     lines = wrap("Zero counters: each from two independent sources, over the thread's own window", width)
-    for thread in ("feed", "strategy"):
-        lines.append(f"  {thread}")
-        lines += _rows(result["counters"][thread], _THREAD_ROWS, notes, width)
+    lines += _thread_rows(result, notes, width)
     process = result["counters"]["process"]
     audited = "libc" in (process["allocations"].get("sources") or [])
     interval = "in the threads' windows" if audited else "in the whole loop, warm-up included"
     lines.append(f"  process (allocations: {interval})")
     lines += _rows(process, _PROCESS_ROWS, notes, width)
     lines += _source_lines(process["allocations"], width)
-    for number, note in enumerate(notes, start=1):
-        lines += wrap(note, width, f"  [{number}] ")
+    return lines + _numbered(notes, width)
+
+
+def live_claim_lines(result: dict[str, Any], width: int) -> list[str]:
+    """The counters of a live run. None of them is meant to be zero."""
+    notes: list[str] = []
+    lines = wrap("Counters: each from two independent sources, over the thread's own window", width)
+    lines += _thread_rows(result, notes, width)
+    lines.append("  process")
+    lines += _rows(result["counters"]["process"], _PROCESS_ROWS, notes, width)
+    return lines + _numbered(notes, width)
+
+
+def _thread_rows(result: dict[str, Any], notes: list[str], width: int) -> list[str]:
+    lines = []
+    for thread in result["threads"]:
+        lines.append(f"  {thread}")
+        lines += _rows(result["counters"][thread], _THREAD_ROWS, notes, width)
     return lines
+
+
+def _numbered(notes: list[str], width: int) -> list[str]:
+    return [line for number, note in enumerate(notes, start=1) for line in wrap(note, width, f"  [{number}] ")]
 
 
 def _rows(counters: dict[str, Any], rows: tuple[tuple[str, str], ...], notes: list[str], width: int) -> list[str]:
@@ -138,8 +156,7 @@ def gc_line(result: dict[str, Any], width: int) -> list[str]:
 def off_cpu_lines(result: dict[str, Any], width: int) -> list[str]:
     """For each thread: how long it was off the CPU and why, who ran instead, which system calls it made."""
     lines = wrap("Off the CPU, in the window", width)
-    for name in ("feed", "strategy"):
-        thread = result["threads"][name]
+    for name, thread in result["threads"].items():
         found = thread["off_cpu"]
         if found is None:
             reason = result["counters"][name]["involuntary_switches"]["reason"] or _probe_reason(result)

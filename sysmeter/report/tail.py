@@ -20,11 +20,12 @@ def tail_lines(result: dict[str, Any], width: int) -> list[str]:
     if tail["threshold_ns"] is None:
         return wrap(f"Tail: not measured: {tail['threshold_source']}", width)
     source = tail["threshold_source"]
-    words = f"Tail: responses of at least {format_ns(tail['threshold_ns'])}, "
+    what = "times" if tail.get("histogram") == "service" else "responses"
+    words = f"Tail: {what} of at least {format_ns(tail['threshold_ns'])}, "
     if source == "storage floor":
         words += "above the slowest batch that was not kept"
     else:
-        words += f"the exact {source} of total"
+        words += f"the exact {source} of {tail.get('histogram', 'total')}"
     words += f": {plural(tail['samples'], 'sample')} in {plural(tail['n_episodes'], 'episode')}"
     lines = wrap(words, width, "", "  ")
     if tail["n_above_in_histogram"] != tail["n_above_found"]:
@@ -84,10 +85,22 @@ def episode_lines(result: dict[str, Any], width: int) -> list[str]:
         if rest:
             time_ns = sum(part["time_ns"] for part in rest)
             lines += wrap(_rest_words(rest), width, f"     {format_ns(time_ns):>8}  ", " " * 15)
-        for event in episode["events"][:_MAX_EVENTS]:
-            lines += wrap(_event_words(event), width, " " * 15, " " * 17)
-        if episode["n_events"] > _MAX_EVENTS:
-            lines += wrap(f"and {episode['n_events'] - _MAX_EVENTS:,} more such events", width, " " * 15)
+        lines += _event_lines(episode, width)
+    return lines
+
+
+def _event_lines(episode: dict[str, Any], width: int) -> list[str]:
+    events, n_events, rest = episode["events"], episode["n_events"], "more such event"
+    n_faults = episode.get("n_page_faults")
+    if n_faults is not None:
+        # A live run: the collections one by one, and how many faults there were.
+        events, n_events = [event for event in events if event["event"] != "page fault"], n_events - n_faults
+        rest = "more collection"
+    lines = [line for event in events[:_MAX_EVENTS] for line in wrap(_event_words(event), width, " " * 15, " " * 17)]
+    if n_events > _MAX_EVENTS:
+        lines += wrap(f"and {plural(n_events - _MAX_EVENTS, rest)}", width, " " * 15)
+    if n_faults:
+        lines += wrap(plural(n_faults, "page fault"), width, " " * 15)
     return lines
 
 
@@ -107,4 +120,6 @@ def _event_words(event: dict[str, Any]) -> str:
     length = "" if event["duration_ns"] is None else f", {format_ns(event['duration_ns'])}"
     if event["event"] == "page fault":
         return f"page fault of {event['thread']} at {event['address']:#x}, {event['mode']} mode{length}"
+    if event["relation"] != "concurrent":
+        return f"collection of generation {event['generation']} in {printable(event['thread'])}{length}"
     return f"concurrent, not a cause: collection of generation {event['generation']}{length}"

@@ -12,13 +12,13 @@ from sysmeter.analysis.timeline import (
     build_timeline,
     own_service,
     slice_layer,
+    stall_layer,
     thread_timeline,
 )
 from tests.support.runs import COMM, CPUS, TIDS, switch
 from tests.unit.test_slices import BASH, IDLE, KWORKER, reads, slices_of, wakeup
 
 ME, CPU = (TIDS["strategy"], COMM), CPUS["strategy"]
-NO_STALLS = np.empty(0, records.STALL)
 META = {"settings": {"gap_threshold_ns": 5_000}, "edges": {}}
 
 
@@ -38,7 +38,7 @@ def spelled(timeline: Timeline) -> list[tuple[int, int, str, str]]:
 def test_the_slice_wins_and_the_rest_of_the_gap_is_not_classified() -> None:
     rows = [switch(101_000, CPU, ME, KWORKER, 0x100), switch(120_000, CPU, KWORKER, ME)]
     own = reads((100_000, 7_000_000))
-    timeline = thread_timeline(META, own, slices_of(rows, own), NO_STALLS, 0, 8_000_000)
+    timeline = thread_timeline(META, own, slices_of(rows, own), 0, 8_000_000)
     assert spelled(timeline) == [
         (0, 100_000, "own service", "witnessed"),
         (100_000, 101_000, "gap: not yet classified", "unexplained"),
@@ -97,7 +97,7 @@ def test_reading_the_witnesses_is_charged_to_sysmeter() -> None:
     edge = {"t_before_ns": 1_000_000, "t_after_ns": 1_030_000}
     meta = {**META, "edges": {"strategy": {"open": edge, "close": None}}}
     own = reads((999_000, 1_031_000))
-    timeline = thread_timeline(meta, own, slices_of([], own), NO_STALLS, 0, 2_000_000)
+    timeline = thread_timeline(meta, own, slices_of([], own), 0, 2_000_000)
     assert [row[2] for row in spelled(timeline)] == [
         "own service",
         "gap: not yet classified",
@@ -137,8 +137,8 @@ def test_a_stall_comes_first_and_what_exceeds_it_is_the_hosts() -> None:
     rows = [switch(101_000, CPU, ME, KWORKER, 0x100), switch(120_000, CPU, KWORKER, ME)]
     own = reads((100_000, 130_000))
     stalls = np.array([(50_000, 75_000, 9)], records.STALL)
-    meta = {"settings": {"gap_threshold_ns": 5_000, "stall_for_ns": 60_000}, "edges": {}}
-    timeline = thread_timeline(meta, own, slices_of(rows, own), stalls, 0, 200_000)
+    meta = {"settings": {"gap_threshold_ns": 5_000}, "edges": {}}
+    timeline = thread_timeline(meta, own, slices_of(rows, own), 0, 200_000, [stall_layer(stalls, 60_000)])
     in_stall = [(50_000, 100_000), (100_000, 101_000), (101_000, 110_000)]
     assert spelled(timeline) == [
         (0, 50_000, "own service", "witnessed"),

@@ -12,9 +12,10 @@ struct user_pt_regs {
 	unsigned long long regs[31];
 	unsigned long long sp, pc, pstate;
 };
-struct pt_regs {
+struct pt_regs { /* the beginning of the kernel's own */
 	unsigned long long regs[31];
 	unsigned long long sp, pc, pstate;
+	unsigned long long orig_x0;
 };
 #else
 struct pt_regs;
