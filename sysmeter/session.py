@@ -207,9 +207,11 @@ class _Session:
             probes.watch({thread["tid"]: name for name, thread in threads.items()})
         settings.update(ready.get("settings") or {})
         steal_before_ns = host.read_cpu_steal()
+        tracers = set(host.tracer_pids(ready["tgid"]))
         done = self._await_window(workload, probes, ready["expected_ns"])
         self._phase = _SAVING
         steal_after_ns = host.read_cpu_steal()
+        done["process"]["tracer_pids"] = sorted(tracers | set(host.tracer_pids(ready["tgid"])))
         if "ring_slots" in done["run"]:
             settings["ring_slots"] = done["run"]["ring_slots"]
         arrays = workload.read_arrays(done["arrays"])

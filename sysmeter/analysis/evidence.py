@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sysmeter.analysis.reads import column
-from sysmeter.analysis.tail import beyond_bucket, histogram, intended_ns, slow_messages
+from sysmeter.analysis.tail import beyond_bucket, histogram, slow_messages
+from sysmeter.schedule import intended_ns
 
 if TYPE_CHECKING:
     from sysmeter.recording import Recording
