@@ -2,7 +2,7 @@
  *
  * sysmeter/kernel/source.py puts this file in front of the selected probe files and compiles the whole as
  * one translation unit. Before it come lines generated from Python (so that each number has one home):
- *   EVENT_*, FLAG_*        kinds and flags of sysmeter/records.py, and ALLOCATION_*, its allocator's functions
+ *   EVENT_*, FLAG_*        kinds and flags of sysmeter/records.py; ALLOCATION_*, INTERRUPT_*: what they may concern
  *   PROBE_*                number of a probe: its bit in watched_thread.probes, its rows in `counters`
  *   N_PROBES, N_CPUS, MAX_WATCHED, EVENT_RING_PAGES, SYSCALL_RING_PAGES, ALLOCATION_RING_PAGES
  * and behind it assertions that struct kernel_event equals records.KERNEL_EVENT byte for byte.
@@ -24,7 +24,7 @@ struct kernel_event {
 	char comm[COMM_BYTES];
 	char other_comm[COMM_BYTES];
 	u32 flags;
-	u32 reserved;
+	u32 detail;
 };
 
 /* Where a watched thread was when its last switch was seen. */
@@ -36,7 +36,8 @@ struct watched_thread {
 	u32 probes; /* bit PROBE_x: events of probe x are wanted */
 	u32 place;
 	u32 cpu; /* the CPU it runs on, or from which it is away */
-	u32 reserved;
+	u32 syscall; /* 1 + number of the system call it entered last; 0: none seen */
+	u64 syscall_argument; /* the first of that call */
 };
 
 /* Key: tid as the initial pid namespace numbers it. */

@@ -1,8 +1,9 @@
 /* Switches on every CPU that a watched thread leaves, enters, or is away from.
  *
  * Emits EVENT_SWITCH: tid and comm of the task that leaves, other_* of the one that comes, value = prev_state as
- * the kernel gave it. While a watched thread is away, the switches among the tasks that run in its place
- * are emitted too, so that user space can tell who had the CPU.
+ * the kernel gave it, detail and value2 = the system call a watched thread entered last. While a watched thread is
+ * away, the switches among the tasks that run in its place are emitted too, so that user space can tell who had
+ * the CPU.
  *
  * The chain. On one CPU the task that comes in one switch must be the task that leaves in the next. Where it is not,
  * a switch in between was not seen: the record carries FLAG_BROKEN_LINK, and the break is counted if a
@@ -81,6 +82,8 @@ TRACEPOINT_PROBE(sched, sched_switch)
 	struct away_count *account = away.lookup(&cpu);
 	struct watched_thread *thread;
 	struct kernel_event *event;
+	u32 syscall = 0;
+	u64 argument = 0;
 
 	if (!link || !account) {
 		count(PROBE_CONTEXT_SWITCH, COUNTER_FAILED);
@@ -105,6 +108,8 @@ TRACEPOINT_PROBE(sched, sched_switch)
 	thread = find_watched(prev, PROBE_CONTEXT_SWITCH);
 	if (thread) {
 		concerned = true;
+		syscall = thread->syscall;
+		argument = thread->syscall_argument;
 		if (prev_state & STATE_GONE)
 			forget(thread, prev);
 		else
@@ -126,6 +131,8 @@ TRACEPOINT_PROBE(sched, sched_switch)
 	event->tid = prev;
 	event->other_tid = next;
 	event->value = prev_state;
+	event->value2 = argument;
+	event->detail = syscall;
 	__builtin_memcpy(event->comm, args->prev_comm, COMM_BYTES);
 	__builtin_memcpy(event->other_comm, args->next_comm, COMM_BYTES);
 	event->flags = broken ? FLAG_BROKEN_LINK : 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -213,6 +214,22 @@ def tracer_pids(tgid: int) -> list[int]:
     return sorted(found - {0})
 
 
+def thread_names(tgid: int) -> dict[int, str]:
+    """The threads that a process has now: tid → comm, as printable text; empty where it is gone."""
+    names = {}
+    with contextlib.suppress(OSError):
+        for tid in sorted(int(name) for name in os.listdir(_PROC / str(tgid) / "task")):
+            comm = _read(_PROC / str(tgid) / "task" / str(tid) / "comm")
+            if comm is not None:  # it may have ended meanwhile
+                names[tid] = comm
+    return names
+
+
+def interrupt_name(number: int) -> str | None:
+    """Who has asked for a device's interrupt, as /proc/interrupts prints it; None where nobody has any more."""
+    return _read(_SYS / f"kernel/irq/{number}/actions") or None
+
+
 def available_memory_bytes() -> int | None:
     """What this process can still take without swapping, its control group's limit included; None where unknown.
 
@@ -278,6 +295,22 @@ def _check_cpu(cpu: int, allowed: list[int], example: str) -> None:
 
 def _cpu_directory(cpu: int) -> Path:
     return _SYS / f"devices/system/cpu/cpu{cpu}"
+
+
+def read_throttled_periods() -> dict[str, int] | None:
+    """In how many periods each control group has used up its CPU quota so far; None where no group tells.
+
+    Of all groups that this process can see: a quota above its own holds up its threads, too. Sources: kernel
+    documentation, scheduler/sched-bwc.rst (nr_throttled of cpu.stat), admin-guide/cgroup-v2.rst.
+    """
+    found: dict[str, int] = {}
+    root = _SYS / "fs/cgroup"
+    for top in (root, *sorted(root.glob("cpu*"))) if root.is_dir() else ():
+        for stat in (top / "cpu.stat", *top.glob("**/cpu.stat")) if (top / "cpu.stat").exists() else ():
+            for line in (_read(stat) or "").splitlines():
+                if line.startswith("nr_throttled "):
+                    found[str(stat.parent.relative_to(root))] = int(line.split()[1])
+    return found or None
 
 
 def _read(path: Path) -> str | None:

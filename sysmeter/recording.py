@@ -75,6 +75,16 @@ def array_dtypes(kind: WorkloadKind) -> dict[str, np.dtype[Any]]:
 
 ARRAYS = array_dtypes(records.CAPSTONE)
 
+# Arrays of Recordings made before a field was named: the same bytes under another name.
+_FORMER_DTYPES = {
+    "kernel_events": np.dtype(
+        [
+            ("reserved" if name == "detail" else name, records.KERNEL_EVENT[name])
+            for name in records.KERNEL_EVENT.names or ()
+        ]
+    )
+}
+
 DECISIONS_FILE = "decisions.csv"
 
 _META_KEYS = (
@@ -93,9 +103,17 @@ _META_KEYS = (
     "interrupted",
     "notes",
 )
-# And, where known: "workload", see records.WORKLOADS; "syscall_names", number as text → name; "steal_ns", CPU as text
-# → time that the hypervisor reports as taken from it between the start and the end of the loop; "interpreter_lock",
-# where the lock lies that a workload in Python holds: {"address", "n_bytes", "reason"}.
+# And, where known:
+#   "workload"          see records.WORKLOADS; the capstone without it
+#   "syscall_names"     number as text → name
+#   "interrupt_names"   number of a device's interrupt as text → name
+#   "steal_ns"          CPU as text → time that the hypervisor reports as taken from it over the loop
+#   "throttled_periods" control groups that used up a CPU quota over the loop → in how many periods; null: not known
+#   "interpreter_lock"  where the lock lies that a workload in Python holds: {"address", "n_bytes", "reason"}
+#   "observer"          {"tgid", "tids"} of sysmeter itself
+#   "workload_tids"     tid as text → comm: all threads of the workload's process
+#   "observation"       what observing costs: {"costs": probe → kernel.ProbeCost, "reason", "observer_cpu_ns",
+#                       "watched_ns", "programs": tracepoint → {"probe", "n", "time_ns"} where the kernel timed them}
 
 _TEMPORARY_PREFIX = ".sysmeter-unfinished-"
 
@@ -299,6 +317,8 @@ def _load_array(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         except (OSError, ValueError, EOFError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a whole array"
             raise RecordingError(f"{path.parent} cannot be read or is damaged: {path.name}: {reason}") from error
+    if path.stem in _FORMER_DTYPES and array.dtype == _FORMER_DTYPES[path.stem]:
+        array = array.view(dtype)
     if array.dtype != dtype or array.ndim != 1:
         raise RecordingError(f"{path.parent} is damaged: {path.name} holds {array.dtype}, not {dtype}")
     return array

@@ -112,12 +112,13 @@ KERNEL_EVENT = np.dtype(
         ("comm", "S16"),
         ("other_comm", "S16"),
         ("flags", "<u4"),
-        ("reserved", "<u4"),
+        ("detail", "<u4"),
     ]
 )
 
 # sched_switch on a CPU where a watched thread leaves, arrives, or is away from:
-# tid/comm = previous task, other_tid/other_comm = next task, value = prev_state.
+# tid/comm = previous task, other_tid/other_comm = next task, value = prev_state. Where the previous task is watched for
+# system calls: detail = 1 + number of the last one it entered (0: none seen), value2 = that call's first argument.
 EVENT_SWITCH = 1
 # sched_wakeup of a watched thread: tid = the woken one, other_tid/other_comm = the waker, value = target CPU.
 EVENT_WAKEUP = 2
@@ -127,11 +128,46 @@ EVENT_PAGE_FAULT = 3
 EVENT_SYSCALL = 4
 # A call of libc's allocator by a watched thread: value = which function, below; value2 = bytes asked for, free: 0.
 EVENT_ALLOCATION = 5
+# A hard interrupt that came while a watched thread was the current task: t_ns = its entry, value = ns to its exit,
+# detail = which kind, below; value2 = the vector, or the number of a device's interrupt.
+EVENT_INTERRUPT = 6
+# A softirq run while a watched thread was the current task: t_ns = its entry, value = ns to its exit, detail = number.
+EVENT_SOFTIRQ = 7
+# sched_migrate_task of a watched thread: value = CPU it goes to, value2 = CPU it comes from, other_tid/other_comm = the
+# task that moves it.
+EVENT_MIGRATION = 8
 
 ALLOCATION_MALLOC = 1
 ALLOCATION_CALLOC = 2
 ALLOCATION_REALLOC = 3
 ALLOCATION_FREE = 4
+
+# Kinds of hard interrupts, named as the tracepoints of irq_vectors are; a device's come from irq:irq_handler_*.
+INTERRUPT_DEVICE = 1
+INTERRUPT_LOCAL_TIMER = 2
+INTERRUPT_RESCHEDULE = 3
+INTERRUPT_CALL_FUNCTION = 4
+INTERRUPT_CALL_FUNCTION_SINGLE = 5
+INTERRUPT_IRQ_WORK = 6
+INTERRUPT_PLATFORM = 7
+INTERRUPT_THERMAL = 8
+INTERRUPT_SPURIOUS = 9
+INTERRUPT_ERROR = 10
+INTERRUPT_NAMES = {
+    INTERRUPT_DEVICE: "device",
+    INTERRUPT_LOCAL_TIMER: "local timer",
+    INTERRUPT_RESCHEDULE: "reschedule",
+    INTERRUPT_CALL_FUNCTION: "call function",
+    INTERRUPT_CALL_FUNCTION_SINGLE: "call function single",
+    INTERRUPT_IRQ_WORK: "irq work",
+    INTERRUPT_PLATFORM: "platform",
+    INTERRUPT_THERMAL: "thermal",
+    INTERRUPT_SPURIOUS: "spurious",
+    INTERRUPT_ERROR: "APIC error",
+}
+
+# By number. Source: include/linux/interrupt.h; /proc/softirqs has them in this order.
+SOFTIRQ_NAMES = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 
 FLAG_BROKEN_LINK = 1  # EVENT_SWITCH: the previous task is not the next task of the CPU's last switch
 FLAG_KERNEL_MODE = 2  # EVENT_PAGE_FAULT: the fault was taken in kernel mode

@@ -19,23 +19,25 @@ _BPF_NUMBER = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361}
 _MEMBARRIER_NUMBER = {"x86_64": 324, "aarch64": 283, "riscv64": 283, "ppc64le": 365}
 
 _MAP_LOOKUP_ELEM, _MAP_UPDATE_ELEM, _MAP_DELETE_ELEM = 1, 2, 3
-_PROG_TEST_RUN, _PROG_GET_NEXT_ID, _OBJ_GET_INFO_BY_FD = 10, 11, 15
+_PROG_TEST_RUN, _PROG_GET_NEXT_ID, _OBJ_GET_INFO_BY_FD, _ENABLE_STATS = 10, 11, 15, 32
+_STATS_RUN_TIME = 0
 _MEMBARRIER_CMD_GLOBAL = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-def _bpf(command: int, attributes: bytes) -> bytes:
-    """One bpf(2) call. Returns the attributes as the kernel left them. Raises OSError."""
+def _bpf(command: int, attributes: bytes) -> tuple[int, bytes]:
+    """One bpf(2) call. Returns its result and the attributes as the kernel left them. Raises OSError."""
     number = _BPF_NUMBER.get(platform.machine())
     if number is None:
         raise KernelError(f"the bpf system call's number on {platform.machine()} is not known to sysmeter")
     buffer = ctypes.create_string_buffer(attributes, 144)
-    if _libc.syscall(ctypes.c_long(number), ctypes.c_int(command), buffer, ctypes.c_uint(len(buffer))) < 0:
+    result = _libc.syscall(ctypes.c_long(number), ctypes.c_int(command), buffer, ctypes.c_uint(len(buffer)))
+    if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-    return buffer.raw
+    return int(result), buffer.raw
 
 
 def _element(map_fd: int, key: bytes, value: ctypes.Array[ctypes.c_char] | None) -> tuple[bytes, object]:
@@ -93,8 +95,20 @@ def program_info(prog_fd: int, n_bytes: int) -> bytes:
     """The first ``n_bytes`` of ``struct bpf_prog_info``, or as many as it has. Raises OSError."""
     info = ctypes.create_string_buffer(n_bytes)
     attributes = struct.pack("=IIQ", prog_fd, n_bytes, ctypes.addressof(info))
-    _fd, filled, _address = struct.unpack_from("=IIQ", _bpf(_OBJ_GET_INFO_BY_FD, attributes))
+    _result, left = _bpf(_OBJ_GET_INFO_BY_FD, attributes)
+    _fd, filled, _address = struct.unpack_from("=IIQ", left)
     return info.raw[:filled]
+
+
+def enable_run_time_statistics() -> int:
+    """Let the kernel time every run of every BPF program for as long as the returned descriptor is open (Linux 5.8).
+
+    It costs each run two reads of a clock. The kernel ends it with the last such descriptor, a killed process's too.
+
+    Raises:
+        OSError: EINVAL on an older kernel.
+    """
+    return _bpf(_ENABLE_STATS, struct.pack("=I", _STATS_RUN_TIME))[0]
 
 
 def loaded_program_ids() -> list[int]:
@@ -103,7 +117,8 @@ def loaded_program_ids() -> list[int]:
     last = 0
     while True:
         try:
-            _start, last = struct.unpack_from("=II", _bpf(_PROG_GET_NEXT_ID, struct.pack("=II", last, 0)))
+            _result, left = _bpf(_PROG_GET_NEXT_ID, struct.pack("=II", last, 0))
+            _start, last = struct.unpack_from("=II", left)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return ids

@@ -12,11 +12,14 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from sysmeter import clock
 from sysmeter.errors import KernelError
 from sysmeter.kernel import progstats, source
 from sysmeter.kernel.catalogue import CATALOGUE, DEFAULT_PROBES, Hook, probe_number, with_required
+from sysmeter.kernel.cost import ProbeCost, measure_costs
 from sysmeter.kernel.privileges import require_privileges
 from sysmeter.kernel.program import Program
+from sysmeter.kernel.progstats import Runs
 from sysmeter.kernel.selftest import SelfTestOutcome, compare_clocks, run_self_test
 from sysmeter.records import KERNEL_EVENT
 
@@ -52,12 +55,17 @@ class ProbeStatus(TypedDict):
 class ProbeResult:
     """What the probes saw.
 
-    ``events``: shape (n,), dtype ``records.KERNEL_EVENT``, by time. ``statuses``: one a probe asked for.
+    ``events``: shape (n,), dtype ``records.KERNEL_EVENT``, by time. ``statuses``: one a probe asked for. ``runs``:
+    per probe and tracepoint, as text, the runs of its program while threads were watched, for whatever thread and on
+    whatever CPU; empty unless the kernel timed them all the while (see :func:`progstats.timed_runs`).
+    ``watched_ns``: how long threads were watched.
     """
 
     events: Events
     statuses: dict[str, ProbeStatus]
     notes: list[str] = field(default_factory=list)
+    runs: dict[str, dict[str, Runs]] = field(default_factory=dict)
+    watched_ns: int = 0
 
 
 class ProbeSet:
@@ -78,6 +86,10 @@ class ProbeSet:
         self._chunks: list[Events] = []
         self._missed: dict[Hook, int | None] = dict.fromkeys(program.hook_fds, 0)
         self._misses_before: dict[Hook, int | None] = {}
+        self._runs = dict.fromkeys(program.hook_fds, Runs(0, 0))
+        self._runs_before: dict[Hook, Runs] = {}
+        self._t_watched_ns = 0
+        self._watched_ns = 0
         self._result: ProbeResult | None = None
         self._is_full = False
         self._lock = threading.RLock()
@@ -133,6 +145,24 @@ class ProbeSet:
             self._program.reset_counters()
             return outcome
 
+    def measure_costs(self) -> dict[str, ProbeCost]:
+        """What an event of each usable probe costs; see :mod:`sysmeter.kernel.cost`. After the self-test.
+
+        No event and no count of the measurement stays behind.
+
+        Raises:
+            KernelError: a thread is being watched already, or this kernel does not time programs.
+        """
+        with self._lock:
+            self._require_open()
+            if self._watched:
+                raise KernelError("the probes' costs must be measured before the first watched thread")
+            usable = [name for name in self._program.attached if name not in self._unavailable]
+            try:
+                return measure_costs(self._program, usable, self._take)
+            finally:
+                self._program.reset_counters()
+
     def check_clock(self) -> tuple[bool, str | None]:
         """(True, None) if BPF's clock lies between two reads of CLOCK_MONOTONIC here, else (False, reason).
 
@@ -183,6 +213,8 @@ class ProbeSet:
                     raise KernelError(f"there is no thread {tid} ({name}) to watch")
             if not self._watched:
                 self._misses_before = self._program.misses()
+                self._runs_before = self._program.runs()
+                self._t_watched_ns = clock.now_ns()
             for tid, name in threads.items():
                 self._watched[tid] = name
                 if usable:
@@ -200,6 +232,9 @@ class ProbeSet:
                 before, so_far = self._misses_before[hook], self._missed[hook]
                 known = after is not None and before is not None and so_far is not None
                 self._missed[hook] = so_far + after - before if known else None  # type: ignore[operator]
+            self._watched_ns += clock.now_ns() - self._t_watched_ns
+            for hook, runs in self._program.runs().items():
+                self._runs[hook] = self._runs[hook].plus(runs - self._runs_before[hook])
 
     def drain(self) -> int:
         """Move what the rings hold into memory, so that they have room again; the number of events moved."""
@@ -271,7 +306,19 @@ class ProbeSet:
         events = events[np.argsort(events["t_ns"], kind="stable")]
         counters = self._program.counters()
         statuses = {name: self._status(name, events, counters) for name in self._names}
-        return ProbeResult(events, statuses, self.notes)
+        return ProbeResult(events, statuses, self.notes, self._timed(counters), self._watched_ns)
+
+    def _timed(self, counters: npt.NDArray[np.uint64]) -> dict[str, dict[str, Runs]]:
+        runs = {
+            name: {str(hook): self._runs[hook] for hook in CATALOGUE[name].hooks if hook in self._runs}
+            for name in self._program.attached
+        }
+        for name, by_hook in runs.items():
+            # Another process may have had all programs timed for a moment of ours; then events outnumber the runs.
+            n_emitted = int(counters[probe_number(name), source.COUNTER_EVENTS])
+            if sum(part.n for part in by_hook.values()) < CATALOGUE[name].n_programs * n_emitted:
+                return {}
+        return runs
 
     def _status(self, name: str, events: Events, counters: npt.NDArray[np.uint64]) -> ProbeStatus:
         if name in self._unavailable:
@@ -285,7 +332,7 @@ class ProbeSet:
             # A record counted but not received should not exist; if it does, it is lost, not forgotten.
             lost += int(row[source.COUNTER_LOST]) + int(row[source.COUNTER_FAILED]) + max(0, emitted - received)
             for hook in CATALOGUE[part].hooks:
-                skips = self._missed[hook]
+                skips = self._missed.get(hook, 0)  # an optional one need not be there
                 missed = None if missed is None or skips is None else missed + skips
         chain = counters[probe_number("context_switch"), source.COUNTER_BROKEN_LINKS]
         return ProbeStatus(

@@ -40,6 +40,7 @@ class Program:
         self.hook_fds: dict[Hook, int] = {}
         self.rings: list[RingReader] = []
         self._uprobe_fds: list[int] = []
+        self._absent: set[Hook] = set()
         tracefs, note = ensure_tracefs()
         if note:
             self.notes.append(note)
@@ -47,8 +48,10 @@ class Program:
         for name in wanted:
             tracepoints = [hook for hook in CATALOGUE[name].hooks if not hook.uprobe]
             absent = [hook for hook in tracepoints if not has_tracepoint(tracefs, hook.category, hook.event)]
-            if absent:
-                self.unavailable[name] = f"this kernel has no tracepoint {absent[0]}"
+            needed = [hook for hook in absent if not hook.optional]
+            if needed:
+                self.unavailable[name] = f"this kernel has no tracepoint {needed[0]}"
+            self._absent.update(absent)
         spread_unavailability(self.unavailable, wanted)
         self.attached = tuple(name for name in wanted if name not in self.unavailable)
         if not self.attached:
@@ -90,6 +93,8 @@ class Program:
         self._details = ""
         for name in self.attached:
             for hook in CATALOGUE[name].hooks:
+                if hook in self._absent:
+                    continue
                 try:
                     if hook.uprobe:
                         self.hook_fds[hook] = self._loaded.load_uprobe(hook.function)
@@ -166,6 +171,10 @@ class Program:
             else progstats.recursion_misses(fd)
             for hook, fd in self.hook_fds.items()
         }
+
+    def runs(self) -> dict[Hook, progstats.Runs]:
+        """The timed runs of each attached program since it was loaded; see :func:`progstats.timed_runs`."""
+        return {hook: progstats.runs(fd) for hook, fd in self.hook_fds.items()}
 
     def look(self) -> tuple[int, int, int]:
         """(t_ns, tgid, tid) as BPF sees them, for the calling thread, now.

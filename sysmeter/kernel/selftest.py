@@ -13,6 +13,7 @@ import ctypes
 import mmap
 import os
 import platform
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -30,6 +31,8 @@ from sysmeter.kernel.program import Program
 
 MAX_ATTEMPTS = 5
 SLEEP_S = 0.001
+# At least one tick of the slowest usual clock interrupt, 100 a second.
+SPIN_NS = 15_000_000
 
 _NOBODY = 0xFFFF_FFFE  # above any thread number the kernel gives
 # Bytes that nobody else asks for, most likely; below the size at which malloc would map memory of its own.
@@ -88,6 +91,15 @@ def provoke(stimulus: Stimulus) -> Provocation:
         _libc.free(_libc.malloc(_UNUSUAL_BYTES))
         _libc.free(_libc.realloc(_libc.calloc(1, _UNUSUAL_BYTES), _UNUSUAL_BYTES))
         return Provocation(t_before_ns, clock.now_ns(), _UNUSUAL_BYTES)
+    if stimulus is Stimulus.SPIN:
+        t_before_ns = t_after_ns = clock.now_ns()
+        while t_after_ns < t_before_ns + SPIN_NS:
+            t_after_ns = clock.now_ns()
+        return Provocation(t_before_ns, t_after_ns, -1)
+    if stimulus is Stimulus.DATAGRAM:
+        return _send_to_itself()
+    if stimulus is Stimulus.MOVE:
+        return _move()
     with mmap.mmap(-1, mmap.PAGESIZE) as page:
         first_byte = ctypes.c_char.from_buffer(page)
         address = ctypes.addressof(first_byte)
@@ -95,6 +107,29 @@ def provoke(stimulus: Stimulus) -> Provocation:
         t_before_ns = clock.now_ns()
         page[0] = 1
         return Provocation(t_before_ns, clock.now_ns(), address)
+
+
+def _send_to_itself() -> Provocation:
+    """A datagram over the loopback device is received by a softirq of the sending thread."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        t_before_ns = clock.now_ns()
+        receiver.sendto(b"sysmeter", receiver.getsockname())
+        return Provocation(t_before_ns, clock.now_ns(), -1)
+
+
+def _move() -> Provocation:
+    before = os.sched_getaffinity(0)
+    try:
+        # The kernel cuts this down to what the thread may have at all, which may be more than the process keeps to.
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        cpus = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cpus[:1])
+        t_before_ns = clock.now_ns()
+        os.sched_setaffinity(0, cpus[-1:])
+        return Provocation(t_before_ns, clock.now_ns(), -1)
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def saw(probe: Probe, tid: int, provocation: Provocation, events: Events) -> bool:
@@ -159,7 +194,7 @@ def run_self_test(program: Program, names: Iterable[str], drain: Callable[[], Ev
         if problem:
             outcome.unavailable = dict.fromkeys(names, problem)
             return outcome
-        outcome.unavailable = _attach_to_this_process(program, names)
+        outcome.unavailable = attach_to_this_process(program, names)
         names = tuple(name for name in names if name not in outcome.unavailable)
         leaking = _leaks(program, names, helper, drain)
         pending = [name for name in names if name not in leaking]
@@ -179,7 +214,7 @@ def run_self_test(program: Program, names: Iterable[str], drain: Callable[[], Ev
     return outcome
 
 
-def _attach_to_this_process(program: Program, names: Iterable[str]) -> dict[str, str]:
+def attach_to_this_process(program: Program, names: Iterable[str]) -> dict[str, str]:
     """Aim the probes of functions at the helper thread's process; those that cannot be aimed, with the reason."""
     at_functions = [name for name in names if any(hook.uprobe for hook in CATALOGUE[name].hooks)]
     try:

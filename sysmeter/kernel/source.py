@@ -23,14 +23,16 @@ MAX_WATCHED = 256
 """Threads that can be watched at once."""
 
 # The constants of `records` that the C files are given.
-_GENERATED = ("EVENT_", "FLAG_", "ALLOCATION_")
+_GENERATED = ("EVENT_", "FLAG_", "ALLOCATION_", "INTERRUPT_")
 
 # The order of the counters of one probe, as probes/common.h defines it.
 COUNTER_EVENTS, COUNTER_LOST, COUNTER_FAILED, COUNTER_BROKEN_LINKS = range(4)
 COUNTERS_PER_PROBE = 4
 
 # Field of `struct watched_thread`, the value of the filter map. Only ``probes`` is set by user space.
-WATCHED_THREAD = np.dtype([("probes", "<u4"), ("place", "<u4"), ("cpu", "<u4"), ("reserved", "<u4")])
+WATCHED_THREAD = np.dtype(
+    [("probes", "<u4"), ("place", "<u4"), ("cpu", "<u4"), ("syscall", "<u4"), ("syscall_argument", "<u8")]
+)
 LOOK = np.dtype([("t_ns", "<u8"), ("tgid_and_tid", "<u8")])
 AWAY_COUNT = np.dtype([("n", "<i8"), ("padding", "<u8", (7,))])
 
@@ -88,7 +90,9 @@ def compose(
             f"two probes handle the tracepoint {twice[0]}",
             "a tracepoint may have one handler: let one require the other",
         )
-    constants = {name: value for name, value in vars(records).items() if name.startswith(_GENERATED)}
+    constants = {
+        name: value for name, value in vars(records).items() if name.startswith(_GENERATED) and isinstance(value, int)
+    }
     constants |= {f"PROBE_{name.upper()}": probe_number(name) for name in PROBE_NAMES}
     constants |= {
         "N_PROBES": len(PROBE_NAMES),

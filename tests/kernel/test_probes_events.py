@@ -1,9 +1,7 @@
 """What the probes report about a thread, against what the thread itself knows about itself.
 
-The subject thread reads its own ``getrusage(RUSAGE_THREAD)`` at both edges of a measurement, each edge
-between two clock reads. Rules by which a *measurement* is taken again (never an assertion softened): an
-event fell into an edge, so that nobody can say on which side it belongs; or, for a known number, the host
-disturbed the subject and the subject's own witness says so.
+The subject thread reads its own ``getrusage(RUSAGE_THREAD)`` at both edges of a measurement, each edge between two
+clock reads; tests.support.watched_threads says when a measurement is taken again.
 """
 
 from __future__ import annotations
@@ -11,115 +9,27 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import resource
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 
 from sysmeter import records
-from sysmeter.kernel import DEFAULT_PROBES, ProbeResult, ProbeSet, bpfsys
+from sysmeter.kernel import ProbeSet, bpfsys
+from tests.support.watched_threads import Measurement, complete, is_preempted, measure, measure_until
 
 pytestmark = pytest.mark.kernel
 
-MAX_MEASUREMENTS = 30
 PAGE = mmap.PAGESIZE
 N_SLEEPS = 23
 N_PAGES = 64
 N_CALLS = 137
 NR_GETPPID = {"x86_64": 110}.get(os.uname().machine, 173)
-
-
-@dataclass
-class Edge:
-    t_before_ns: int
-    usage: Any
-    t_after_ns: int
-
-
-def take_edge() -> Edge:
-    t_before_ns = time.monotonic_ns()
-    usage = resource.getrusage(resource.RUSAGE_THREAD)
-    return Edge(t_before_ns, usage, time.monotonic_ns())
-
-
-@dataclass
-class Measurement:
-    tid: int
-    opened: Edge
-    closed: Edge
-    result: ProbeResult
-
-    def events(self, kind: int, *, outer: bool = False) -> np.ndarray:
-        """The subject's events of a kind between the edges; ``outer``: edges included."""
-        start = self.opened.t_before_ns if outer else self.opened.t_after_ns
-        end = self.closed.t_after_ns if outer else self.closed.t_before_ns
-        all_events = self.result.events
-        times = all_events["t_ns"].astype(np.int64)
-        chosen = (all_events["kind"] == kind) & (all_events["tid"] == self.tid) & (times >= start) & (times <= end)
-        return all_events[chosen]
-
-    def edges_are_quiet(self, kind: int) -> bool:
-        return len(self.events(kind)) == len(self.events(kind, outer=True))
-
-    def witness(self, field: str) -> int:
-        return getattr(self.closed.usage, field) - getattr(self.opened.usage, field)
-
-
-def measure(
-    action: Callable[[], object], names: tuple[str, ...] = DEFAULT_PROBES, cpu: int | None = None, **rings: int
-) -> Measurement:
-    """Run ``action`` in a thread of its own, watched by the probes, between two edges."""
-    edges: list[Edge] = []
-    tid: list[int] = []
-    with ProbeSet.open(names, **rings) as probes:
-        probes.self_test()
-        assert probes.unavailable == {}
-
-        def subject() -> None:
-            if cpu is not None:
-                os.sched_setaffinity(0, {cpu})
-            tid.append(threading.get_native_id())
-            take_edge()
-            probes.watch({tid[0]: "subject"})
-            edges.append(take_edge())
-            action()
-            edges.append(take_edge())
-            probes.unwatch_all()
-
-        thread = threading.Thread(target=subject)
-        thread.start()
-        thread.join()
-        result = probes.close()
-    assert len(edges) == 2, "the subject failed"
-    for name, status in result.statuses.items():
-        assert status["status"] == "ok", (name, status)
-    return Measurement(tid[0], edges[0], edges[1], result)
-
-
-def measure_until(
-    action: Callable[[], object], kind: int, accept: Callable[[Measurement], bool], **options: Any
-) -> Iterator[Measurement]:
-    """All measurements with quiet edges, up to and with the first one that ``accept`` takes."""
-    for _ in range(MAX_MEASUREMENTS):
-        measurement = measure(action, **options)
-        if not measurement.edges_are_quiet(kind):
-            continue
-        yield measurement
-        if accept(measurement):
-            return
-    pytest.fail(f"in {MAX_MEASUREMENTS} measurements the host never left the subject alone")
-
-
-def is_preempted(switches: np.ndarray) -> np.ndarray:
-    return (switches["value"] == 0) | (switches["value"] == 0x100)
 
 
 @contextmanager
@@ -130,11 +40,6 @@ def cpu_burner(cpu: int) -> Iterator[None]:
             yield
         finally:
             process.kill()
-
-
-def complete(measurement: Measurement, name: str) -> bool:
-    status = measurement.result.statuses[name]
-    return status["lost"] == 0 and status["missed"] == 0
 
 
 def test_a_thread_that_sleeps_23_times() -> None:

@@ -273,6 +273,38 @@ def test_a_probe_whose_tracepoint_this_kernel_lacks(monkeypatch: pytest.MonkeyPa
     assert statuses["syscalls"]["status"] == "ok"
 
 
+def test_a_kernel_without_the_optional_tracepoints_has_the_probe_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sysmeter.kernel import program
+    from sysmeter.kernel.catalogue import CATALOGUE
+
+    optional = {hook.event for hook in CATALOGUE["interrupts"].hooks if hook.optional}
+    assert optional
+    has = program.has_tracepoint
+    monkeypatch.setattr(program, "has_tracepoint", lambda fs, cat, event: event not in optional and has(fs, cat, event))
+    before = set(bpfsys.loaded_program_ids())
+    with ProbeSet.open(("interrupts",)) as probes:
+        ours = set(bpfsys.loaded_program_ids()) - before
+        attached = {hook.event for hook in probes._program.hook_fds}
+        probes.self_test()
+        assert probes.unavailable == {}
+        status = probes.close().statuses["interrupts"]
+    assert attached == {hook.event for hook in CATALOGUE["interrupts"].hooks} - optional
+    assert (status["status"], status["missed"]) == ("ok", 0)
+    assert gone(ours)
+
+
+def test_a_kernel_without_a_tracepoint_that_the_claim_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sysmeter.kernel import program
+
+    has = program.has_tracepoint
+    monkeypatch.setattr(program, "has_tracepoint", lambda fs, cat, event: cat != "irq_vectors" and has(fs, cat, event))
+    with ProbeSet.open() as probes:
+        assert "no tracepoint irq_vectors:local_timer_entry" in probes.unavailable["interrupts"]
+        probes.self_test()
+        assert list(probes.unavailable) == ["interrupts"]
+        assert probes.close().statuses["softirqs"]["status"] == "ok"
+
+
 def test_rings_larger_than_memory() -> None:
     with pytest.raises(KernelError) as caught:
         ProbeSet.open(ring_bytes=1 << 40)

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,40 @@ def test_a_debugger_is_seen_while_it_is_attached() -> None:
         child.kill()
         child.wait()
     assert host.tracer_pids(child.pid) == []
+
+
+def test_the_threads_of_a_process_by_name() -> None:
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    try:
+        found = host.thread_names(os.getpid())
+        assert {os.getpid(), thread.native_id} <= set(found)
+        assert found[os.getpid()] == Path("/proc/self/comm").read_text().rstrip("\n")
+    finally:
+        release.set()
+        thread.join()
+    assert host.thread_names(2**22 + 1) == {}
+
+
+def test_names_of_device_interrupts_are_those_of_proc_interrupts() -> None:
+    lines = [line.split() for line in Path("/proc/interrupts").read_text().splitlines()]
+    numbered = [words for words in lines if words[0].rstrip(":").isdecimal()]
+    for words in numbered:
+        name = host.interrupt_name(int(words[0].rstrip(":")))
+        assert name is None or " ".join(words).endswith(name.replace(",", ", "))
+    assert host.interrupt_name(99_999) is None
+
+
+def test_periods_of_used_up_quotas_are_read_of_every_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_SYS", tmp_path)
+    assert host.read_throttled_periods() is None
+    stats = {
+        "fs/cgroup/cpu/cpu.stat": "nr_periods 9\nnr_throttled 4\nthrottled_time 12\n",
+        "fs/cgroup/cpu/a/b/cpu.stat": "nr_periods 9\nnr_throttled 7\n",
+        "fs/cgroup/cpuset/cpu.stat": "usage_usec 1\n",
+    }
+    for place, text in stats.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
+    assert host.read_throttled_periods() == {"cpu": 4, "cpu/a/b": 7}

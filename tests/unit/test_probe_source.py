@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sysmeter import records
+from sysmeter import records, session
 from sysmeter.errors import KernelError
 from sysmeter.kernel import DEFAULT_PROBES, PROBE_NAMES, source
 from sysmeter.kernel.catalogue import CATALOGUE, Hook, probe_number, spread_unavailability, with_required
@@ -28,9 +28,10 @@ def handlers(text: str) -> list[str]:
 
 
 def test_the_probes_and_which_of_them_are_on_by_default() -> None:
-    assert DEFAULT_PROBES == ("context_switch", "runq_delay", "page_fault", "syscalls")
-    assert (*DEFAULT_PROBES, "allocations") == PROBE_NAMES
-    assert [probe_number(name) for name in PROBE_NAMES] == [0, 1, 2, 3, 4]
+    always = ("context_switch", "runq_delay", "page_fault", "syscalls", "interrupts", "softirqs", "migrations")
+    assert always == DEFAULT_PROBES == session.PROBE_NAMES
+    assert (*DEFAULT_PROBES, session.AUDIT_PROBE) == PROBE_NAMES
+    assert [probe_number(name) for name in PROBE_NAMES] == list(range(8))
     assert len({probe.kind for probe in CATALOGUE.values()}) == len(CATALOGUE)
 
 
@@ -40,11 +41,29 @@ def test_a_file_defines_exactly_the_handlers_its_entry_names(name: str) -> None:
     text = (source.PROBES_DIR / probe.file).read_text(encoding="utf-8")
     assert sorted(handlers(text)) == sorted(hook.function for hook in probe.hooks)
     assert probe.claim
+    assert 0 < len(probe.summary) <= 60
+
+
+@pytest.mark.parametrize("name", PROBE_NAMES)
+def test_an_event_takes_two_programs_where_it_has_an_entry_and_an_exit(name: str) -> None:
+    sides = [hook.event.rpartition("_")[2] for hook in CATALOGUE[name].hooks]
+    in_pairs = sides.count("entry") == sides.count("exit") == len(sides) / 2
+    assert CATALOGUE[name].n_programs == (2 if in_pairs else 1)
+
+
+def test_every_kind_of_interrupt_has_its_tracepoints_and_its_name() -> None:
+    text = (source.PROBES_DIR / "interrupts.c").read_text(encoding="utf-8")
+    kinds = {name for name in vars(records) if name.startswith("INTERRUPT_") and name != "INTERRUPT_NAMES"}
+    assert set(re.findall(r"interrupt_begins\((INTERRUPT_\w+)\)", text)) == kinds
+    assert set(re.findall(r"interrupt_ends\((INTERRUPT_\w+), ", text)) == kinds
+    assert set(records.INTERRUPT_NAMES) == {getattr(records, name) for name in kinds}
+    for vector in CATALOGUE["interrupts"].hooks:
+        assert f"RAW_TRACEPOINT_PROBE({vector.event})" in text
 
 
 def test_one_handler_for_each_tracepoint() -> None:
     found = handlers(compose(*PROBE_NAMES))
-    assert len(found) == len(set(found)) == 5 + 4
+    assert len(found) == len(set(found)) == sum(len(probe.hooks) for probe in CATALOGUE.values()) == 5 + 20 + 2 + 1 + 4
 
 
 def test_a_probe_brings_what_it_requires() -> None:

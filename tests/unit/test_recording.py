@@ -98,6 +98,26 @@ def test_damage_is_named(saved, damage, words):
         recording.load(saved)
 
 
+def test_a_recording_whose_last_field_had_no_name_yet_is_read(saved):
+    """The field ``detail`` of a kernel event was once ``reserved``: the same bytes."""
+    former = [
+        ("reserved" if name == "detail" else name, records.KERNEL_EVENT[name]) for name in records.KERNEL_EVENT.names
+    ]
+    events = np.zeros(5, former)
+    events["t_ns"], events["flags"] = range(5), records.FLAG_BROKEN_LINK
+    np.save(saved / "kernel_events.npy", events)
+    loaded = recording.load(saved)["kernel_events"]
+    assert loaded.dtype == records.KERNEL_EVENT
+    assert loaded["t_ns"].tolist() == list(range(5))
+    assert set(loaded["flags"].tolist()) == {records.FLAG_BROKEN_LINK}
+    assert set(loaded["detail"].tolist()) == {0}
+    np.save(saved / "kernel_events.npy", events[:0])
+    assert recording.load(saved)["kernel_events"].dtype == records.KERNEL_EVENT
+    np.save(saved / "gaps_feed.npy", events)
+    with pytest.raises(RecordingError, match="gaps_feed"):
+        recording.load(saved)
+
+
 def test_what_is_no_recording(tmp_path):
     with pytest.raises(RecordingError, match="does not exist"):
         recording.load(tmp_path / "none")
