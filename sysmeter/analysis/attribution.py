@@ -7,36 +7,54 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sysmeter import records
-from sysmeter.analysis.causes import EVIDENCE, GAP, Cause
+from sysmeter.analysis import causes
+from sysmeter.analysis.causes import Cause
 from sysmeter.analysis.episodes import Episodes, find_episodes
-from sysmeter.analysis.interpreter import collection_layers, lock_layers, thread_name
-from sysmeter.analysis.process import overlapping
-from sysmeter.analysis.tail import SlowMessages, beyond_bucket, find_tail
-from sysmeter.analysis.timeline import Layer, Timeline, stall_layer, thread_timeline
+from sysmeter.analysis.tail import Wait
+from sysmeter.analysis.threadtime import ThreadTime, thread_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from sysmeter.analysis.offcpu import OffCpu
+    from sysmeter.analysis.tail import Hold, SlowMessages
+    from sysmeter.analysis.timeline import Timeline
     from sysmeter.recording import Recording
 
-# The slowest episodes are listed one by one; the causes of the whole tail have no such bound.
-MAX_EPISODES = 100
-MAX_EVENTS = 20
+# What a thread's own work is to the message, by what the message waits for meanwhile.
+_OWN_WORK = {
+    Wait.BACKLOG: (causes.BACKLOG, "behind older messages of its episode"),
+    Wait.QUEUE_FULL: (causes.QUEUE_FULL, "no room until an older message was done"),
+}
+
+# Messages in order need two or three chains; a damaged Recording must not cost a chain for each message.
+_MAX_CHAINS = 8
+
+
+@dataclass
+class Charge:
+    """What one cause on one thread has taken: of all slow samples, of all episodes, and of how many samples."""
+
+    sample_time_ns: int = 0
+    wall_time_ns: int = 0
+    samples: int = 0
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """Slow messages, episodes and the timelines they are charged to."""
+    """Slow messages, episodes, the timelines they are charged to, and the charges by thread and cause."""
 
     slow: SlowMessages
     episodes: Episodes
-    timelines: dict[str, Timeline]
-    sample_time_ns: dict[str, npt.NDArray[np.int64]]  # by thread, one a cause of its timeline
-    wall_time_ns: dict[str, npt.NDArray[np.int64]]
+    threads: dict[str, ThreadTime]
+    charges: dict[tuple[str, Cause], Charge]
+
+    @property
+    def timelines(self) -> dict[str, Timeline]:
+        """Each thread's."""
+        return {thread: time_of.timeline for thread, time_of in self.threads.items()}
 
     def check(self) -> None:
         """Conservation: the parts are the whole, in sample time and in wall time.
@@ -45,198 +63,147 @@ class Attribution:
             ArithmeticError: they are not, which is a defect of the analysis.
         """
         wholes = (int(self.slow.total_ns.sum()), int(self.episodes.duration_ns.sum()))
-        sums = tuple(
-            sum(int(times.sum()) for times in by_thread.values())
-            for by_thread in (self.sample_time_ns, self.wall_time_ns)
-        )
+        charges = self.charges.values()
+        sums = (sum(charge.sample_time_ns for charge in charges), sum(charge.wall_time_ns for charge in charges))
         if sums != wholes:
             raise ArithmeticError(f"the tail's parts add up to {sums} ns and not to {wholes} ns")
 
 
-def attribute(recording: Recording, off_cpu: Mapping[str, OffCpu], slow: SlowMessages) -> Attribution:
+def thread_times(
+    recording: Recording, off_cpu: Mapping[str, OffCpu], events: npt.NDArray[Any], until_ns: int = 0, from_ns: int = 0
+) -> dict[str, ThreadTime]:
+    """The timeline of each measured thread over its whole loop; ``events`` are the kernel events, by time.
+
+    Over more where ``from_ns`` or ``until_ns`` lie outside the loop.
+    """
+    found = {}
+    for thread, parts in off_cpu.items():
+        reads = parts.reads
+        start = reads.t_loop_start_ns or from_ns
+        end = max(reads.t_loop_end_ns, until_ns, int(reads.gap_end_ns[-1]) if len(reads.gap_end_ns) else 0)
+        start = min(start, from_ns or start, int(reads.gap_start_ns[0]) if len(reads.gap_start_ns) else start)
+        found[thread] = thread_time(recording, thread, parts, events, start, max(end, start + 1))
+    return found
+
+
+def attribute(
+    recording: Recording, off_cpu: Mapping[str, OffCpu], slow: SlowMessages, events: npt.NDArray[Any]
+) -> Attribution:
     """Charge the slow messages to their causes; ``off_cpu`` has each measured thread's slices and reads."""
     episodes = find_episodes(slow)
-    t_start_ns = int(slow.t0_ns.min()) if len(slow) else 0
-    t_end_ns = int(episodes.t_end_ns.max()) if len(slow) else 0
-    timelines = {
-        thread: thread_timeline(
-            recording.meta, parts.reads, parts.slices, t_start_ns, t_end_ns, *_own_layers(recording, thread, parts)
-        )
-        for thread, parts in off_cpu.items()
-    }
-    sample_time, wall_time = {}, {}
-    for thread, timeline in timelines.items():
-        sample_time[thread] = timeline.charge(*slow.held_by(thread))
-        holds = episodes.holds[thread]
-        wall_time[thread] = timeline.charge(holds.t_start_ns, holds.t_end_ns)
-    result = Attribution(slow, episodes, timelines, sample_time, wall_time)
+    t_first_ns = int(slow.t0_ns.min()) if len(slow) else 0
+    t_last_ns = int(episodes.t_end_ns.max()) if len(slow) else 0
+    threads = thread_times(recording, off_cpu, events, t_last_ns, t_first_ns)
+    charges = charge_tail(slow, episodes, {thread: time_of.timeline for thread, time_of in threads.items()})
+    result = Attribution(slow, episodes, threads, charges)
     result.check()
     return result
 
 
-def _own_layers(recording: Recording, thread: str, parts: OffCpu) -> tuple[list[Layer], list[Layer]]:
-    """The layers that only this kind of workload has: before the slices, and before the gaps."""
-    if recording.kind.holds_interpreter_lock:
-        waits = parts.lock_waits
-        before = [] if waits is None else lock_layers(recording, thread, waits, parts.slices)
-        return before, collection_layers(recording, thread, parts.reads)
-    if thread == recording.kind.worker:
-        return [stall_layer(recording["stalls"], recording.meta["settings"].get("stall_for_ns") or 0)], []
-    return [], []
-
-
-def describe_tail(recording: Recording, off_cpu: Mapping[str, OffCpu], events: npt.NDArray[Any]) -> dict[str, Any]:
-    """The result's ``tail``. ``events`` are the kernel events, by time."""
-    threshold, slow = find_tail(recording)
-    tail: dict[str, Any] = {
-        "threshold_ns": threshold.ns,
-        "threshold_source": threshold.source,
-        "samples": None,
-        "n_episodes": None,
-        "n_reordered": None,
-        "n_above_in_histogram": None,
-        "n_above_found": None,
-        "sample_time": None,
-        "wall_time": None,
-        "causes": [],
-        "episodes": [],
-        "episodes_not_listed": 0,
-    }
-    if threshold.ns is None or slow is None:
-        return tail
-    found = attribute(recording, off_cpu, slow)
-    listed = np.lexsort((found.episodes.t_start_ns, -found.episodes.peak_ns))[:MAX_EPISODES]
-    tail["samples"] = len(found.slow)
-    tail["n_episodes"] = len(found.episodes)
-    tail["n_reordered"] = found.slow.n_reordered
-    above = beyond_bucket(recording, found.slow, threshold.ns)
-    tail["n_above_in_histogram"], tail["n_above_found"] = above
-    tail["sample_time"] = _shares(found.timelines, found.sample_time_ns)
-    tail["wall_time"] = _shares(found.timelines, found.wall_time_ns)
-    tail["causes"] = _causes(found)
-    tail["episodes"] = _list_episodes(recording, found, events, listed)
-    tail["episodes_not_listed"] = len(found.episodes) - len(listed)
-    return tail
-
-
-def _shares(timelines: dict[str, Timeline], times: dict[str, npt.NDArray[np.int64]]) -> dict[str, Any]:
-    by_evidence = dict.fromkeys(EVIDENCE, 0)
+def charge_tail(
+    slow: SlowMessages, episodes: Episodes, timelines: Mapping[str, Timeline]
+) -> dict[tuple[str, Cause], Charge]:
+    """What each cause on each thread has taken of the slow messages and of their episodes."""
+    charges: dict[tuple[str, Cause], Charge] = {}
     for thread, timeline in timelines.items():
-        for cause, time_ns in zip(timeline.causes, times[thread].tolist(), strict=True):
-            by_evidence[cause.evidence] += time_ns
-    whole = sum(by_evidence.values())
-    shares: dict[str, Any] = {"whole_ns": whole}
-    for evidence, time_ns in by_evidence.items():
-        shares[f"{evidence}_ns"] = time_ns
-        shares[f"{evidence}_frac"] = time_ns / whole if whole else None
-    return shares
+        holds = slow.holds(thread)
+        for hold in holds:
+            names = _names(timeline, hold.wait)
+            for name, time_ns in zip(names, timeline.charge(hold.t_start_ns, hold.t_end_ns).tolist(), strict=True):
+                if time_ns:
+                    charges.setdefault((thread, name), Charge()).sample_time_ns += time_ns
+        of_thread = episodes.holds[thread]
+        for wait in Wait:
+            chosen = of_thread.wait == wait
+            times = timeline.charge(of_thread.t_start_ns[chosen], of_thread.t_end_ns[chosen])
+            for name, time_ns in zip(_names(timeline, wait), times.tolist(), strict=True):
+                if time_ns:
+                    charges.setdefault((thread, name), Charge()).wall_time_ns += time_ns
+        _count_samples(thread, timeline, holds, charges)
+    return charges
 
 
-def _causes(found: Attribution) -> list[dict[str, Any]]:
-    rows = []
-    for thread, timeline in found.timelines.items():
-        sample_time, wall_time = found.sample_time_ns[thread].tolist(), found.wall_time_ns[thread].tolist()
-        for cause, sample_ns, wall_ns in zip(timeline.causes, sample_time, wall_time, strict=True):
-            if sample_ns or wall_ns:
-                row = {
-                    **cause._asdict(),
-                    "thread": thread,
-                    "sample_time_ns": sample_ns,
-                    "wall_time_ns": wall_ns,
-                }
-                rows.append(row)
-    whole = sum(row["sample_time_ns"] for row in rows)
-    for row in rows:
-        row["share_frac"] = row["sample_time_ns"] / whole if whole else None
-    return sorted(rows, key=lambda row: (-row["sample_time_ns"], row["thread"], row["cause"], row["detail"]))
-
-
-def _list_episodes(
-    recording: Recording, found: Attribution, events: npt.NDArray[Any], listed: npt.NDArray[np.int64]
-) -> list[dict[str, Any]]:
-    episodes = found.episodes
+def episode_parts(found: Attribution, listed: npt.NDArray[np.int64]) -> dict[int, dict[tuple[str, Cause], int]]:
+    """For each listed episode what held its oldest message, with the times; they add up to its duration."""
     parts: dict[int, dict[tuple[str, Cause], int]] = {int(number): {} for number in listed}
     for thread, timeline in found.timelines.items():
-        holds = episodes.holds[thread]
-        chosen = np.flatnonzero(np.isin(holds.episode, listed))
-        hold, cause, time = timeline.parts(holds.t_start_ns[chosen], holds.t_end_ns[chosen])
-        owner = holds.episode[chosen][hold]
-        for number, code, time_ns in zip(owner.tolist(), cause.tolist(), time.tolist(), strict=True):
-            key = (thread, timeline.causes[code])
-            parts[number][key] = parts[number].get(key, 0) + time_ns
-    t_window_ns = recording.meta["run"].get("t_window_ns")
-    rows = []
-    for number in listed.tolist():
-        t_start = int(episodes.t_start_ns[number])
-        rows.append(
-            {
-                "t_start_ns": t_start,
-                "since_window_ns": None if t_window_ns is None else t_start - t_window_ns,
-                "duration_ns": int(episodes.duration_ns[number]),
-                "peak_ns": int(episodes.peak_ns[number]),
-                "n_messages": int(episodes.n_messages[number]),
-                "parts": _part_rows(parts[number]),
-                **_events_in(recording, found, events, number),
-            }
-        )
-    return rows
-
-
-def _part_rows(parts: dict[tuple[str, Cause], int]) -> list[dict[str, Any]]:
-    rows = [{**cause._asdict(), "thread": thread, "time_ns": time} for (thread, cause), time in parts.items()]
-    return sorted(rows, key=lambda row: (-row["time_ns"], row["thread"], row["cause"], row["detail"]))
-
-
-def _events_in(recording: Recording, found: Attribution, events: npt.NDArray[Any], number: int) -> dict[str, Any]:
-    """Faults of the thread that held the message, at that time, and the process's collections.
-
-    To threads that hold no interpreter lock a collection only ran beside them.
-    """
-    start, end = int(found.episodes.t_start_ns[number]), int(found.episodes.t_end_ns[number])
-    low, high = np.searchsorted(events["t_ns"], np.array([start, end], np.uint64))
-    during = events[low:high]
-    rows: list[dict[str, Any]] = []
-    for thread, timeline in found.timelines.items():
         holds = found.episodes.holds[thread]
-        tid = recording.meta["threads"][thread]["tid"]
-        faults = during[(during["kind"] == records.EVENT_PAGE_FAULT) & (during["tid"] == tid)]
-        own = holds.episode == number
-        for fault in faults:
-            t_ns = int(fault["t_ns"])
-            if bool(((holds.t_start_ns[own] <= t_ns) & (t_ns < holds.t_end_ns[own])).any()):
-                rows.append(_fault_row(thread, timeline, fault, t_ns))
-    beside = recording["collections"][overlapping(recording["collections"], start, end)]
-    for t_start, t_end, generation, tid in beside.tolist():
-        row = {
-            "event": "collection",
-            "relation": "concurrent",
-            "t_ns": t_start,
-            "duration_ns": t_end - t_start,
-            "generation": generation,
-        }
-        if recording.kind.holds_interpreter_lock:
-            row["relation"] = "with the interpreter lock"
-            row["thread"] = thread_name(recording.meta, tid)
-        rows.append(row)
-    rows.sort(key=lambda row: row["t_ns"])
-    if not recording.kind.holds_interpreter_lock:
-        return {"events": rows[:MAX_EVENTS], "n_events": len(rows)}
-    # Python meets many faults; the few collections must not be lost among them.
-    rows.sort(key=lambda row: row["event"] != "collection")
-    n_faults = sum(row["event"] != "collection" for row in rows)
-    return {"events": rows[:MAX_EVENTS], "n_events": len(rows), "n_page_faults": n_faults}
+        chosen = np.flatnonzero(np.isin(holds.episode, listed))
+        hold, code, time = timeline.parts(holds.t_start_ns[chosen], holds.t_end_ns[chosen])
+        owner, waits = holds.episode[chosen][hold].tolist(), holds.wait[chosen][hold].tolist()
+        names = {wait: _names(timeline, wait) for wait in Wait}
+        for number, wait, cause, time_ns in zip(owner, waits, code.tolist(), time.tolist(), strict=True):
+            key = (thread, names[Wait(wait)][cause])
+            parts[number][key] = parts[number].get(key, 0) + time_ns
+    return parts
 
 
-def _fault_row(thread: str, timeline: Timeline, fault: Any, t_ns: int) -> dict[str, Any]:
-    # A fault tracepoint has no end. The gap in which the trap lies bounds the fault from above.
-    at = int(np.searchsorted(timeline.bounds_ns, t_ns, side="right")) - 1
-    in_gap = timeline.causes[int(timeline.cause[at])].cause == GAP
-    return {
-        "event": "page fault",
-        "relation": "on the thread that held the message",
-        "thread": thread,
-        "t_ns": t_ns,
-        "duration_ns": int(timeline.bounds_ns[at + 1] - timeline.bounds_ns[at]) if in_gap else None,
-        "address": int(fault["value"]) & (2**64 - 1),
-        "mode": "kernel" if int(fault["flags"]) & records.FLAG_KERNEL_MODE else "user",
-    }
+def _names(timeline: Timeline, wait: Wait) -> tuple[Cause, ...]:
+    """The timeline's causes as a message meets them that waits for ``wait``: others' work is not its service."""
+    if wait not in _OWN_WORK:
+        return timeline.causes
+    cause, detail = _OWN_WORK[wait]
+    return tuple(
+        Cause(cause, detail, name.evidence) if name.cause == causes.OWN_SERVICE else name for name in timeline.causes
+    )
+
+
+def _count_samples(
+    thread: str, timeline: Timeline, holds: Sequence[Hold], charges: dict[tuple[str, Cause], Charge]
+) -> None:
+    """How many slow samples each cause has taken time of; a sample that meets it in several holds counts once."""
+    members: dict[Cause, list[npt.NDArray[np.int64]]] = {}
+    for hold in holds:
+        names = _names(timeline, hold.wait)
+        for code, samples in _samples_by_cause(timeline, hold.t_start_ns, hold.t_end_ns):
+            members.setdefault(names[code], []).append(samples)
+    for name, parts in members.items():
+        charges[thread, name].samples = len(parts[0]) if len(parts) == 1 else len(np.unique(np.concatenate(parts)))
+
+
+def _samples_by_cause(
+    timeline: Timeline, t_start_ns: npt.NDArray[np.int64], t_end_ns: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Codes of causes, each with the indices of intervals that meet it; none twice with the same code.
+
+    Memory is linear in such pairs, though an interval may meet a cause in very many segments: where the intervals'
+    edges ascend, a segment is met by a range of them, and so is a cause by the union of its segments' ranges.
+    """
+    kept = np.flatnonzero(t_end_ns > t_start_ns)
+    first, n_segments = timeline.spans(t_start_ns[kept], t_end_ns[kept])
+    last = first + n_segments - 1
+    *chains, unordered = _ascending_chains(first, last)
+    for chain in chains:
+        segment = np.arange(first[chain[0]], last[chain[-1]] + 1)
+        low, high = np.searchsorted(last[chain], segment), np.searchsorted(first[chain], segment, side="right")
+        order = np.argsort(timeline.cause[segment], kind="stable")
+        code, low, high = timeline.cause[segment][order], low[order], high[order]
+        is_first = np.append(True, code[1:] != code[:-1])
+        # What the cause's segment before has met already is left out.
+        low = np.maximum(low, np.where(is_first, 0, np.append(0, high[:-1])))
+        n_met = np.maximum(high - low, 0)
+        ends = np.cumsum(n_met)
+        met = kept[chain[np.arange(int(ends[-1])) + np.repeat(low - (ends - n_met), n_met)]]
+        cuts = np.append((ends - n_met)[is_first], len(met))
+        for number, begin, end in zip(code[is_first].tolist(), cuts[:-1], cuts[1:], strict=True):
+            if end > begin:
+                yield number, met[begin:end]
+    interval, cause, _ = timeline.parts(t_start_ns[kept[unordered]], t_end_ns[kept[unordered]])
+    for number in np.unique(cause).tolist():
+        yield number, kept[unordered[np.unique(interval[cause == number])]]
+
+
+def _ascending_chains(first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """Indices in chains within which both edges ascend, and at the end what is left over, mostly nothing.
+
+    In the order of the messages the edges of one hold ascend but for some steps back: the first message of a batch may
+    have waited for older ones and the next not, so its own time begins later than the next one's.
+    """
+    left = np.arange(len(first))
+    chains: list[npt.NDArray[np.int64]] = []
+    while len(left) and len(chains) < _MAX_CHAINS:
+        ascends = first[left] == np.maximum.accumulate(first[left])
+        ascends &= last[left] == np.maximum.accumulate(last[left])
+        chains.append(left[ascends])
+        left = left[~ascends]
+    return [*chains, left]

@@ -9,17 +9,43 @@ INFERRED = "inferred"  # nothing else is left that it could have been
 UNEXPLAINED = "unexplained"
 EVIDENCE = (WITNESSED, INFERRED, UNEXPLAINED)
 
-OWN_SERVICE = "own service"
-GAP = "gap"
-PREEMPTED = "preempted"
+# The classes of causes. What each is and what one can do about it is in report/explain.py.
 VOLUNTARY = "voluntary"
+PREEMPTED = "preempted"
 RUN_QUEUE = "run queue"
 THROTTLED = "throttled"
 STOPPED = "stopped"
-SYSMETER = "sysmeter itself"
-INJECTED_STALL = "injected stall"
+MIGRATED = "migration"
+INTERRUPT = "hard interrupt"
+SOFTIRQ = "softirq"
+PAGE_FAULT = "page fault"
+SYSTEM_CALL = "system call"
 COLLECTION = "collection"
-INTERPRETER_LOCK = "waiting for the interpreter lock"
+INTERPRETER_LOCK = "interpreter lock"
+INJECTED_STALL = "injected stall"
+QUEUE_FULL = "queue full"
+OUTSIDE_GUEST = "outside the guest"
+SYSMETER = "sysmeter itself"
+BACKLOG = "backlog"
+OWN_SERVICE = "own service"
+NOT_SEEN = "unexplained"
+ALL_CAUSES = (
+    *(VOLUNTARY, PREEMPTED, RUN_QUEUE, THROTTLED, STOPPED, MIGRATED, INTERRUPT, SOFTIRQ, PAGE_FAULT, SYSTEM_CALL),
+    *(
+        COLLECTION,
+        INTERPRETER_LOCK,
+        INJECTED_STALL,
+        QUEUE_FULL,
+        OUTSIDE_GUEST,
+        SYSMETER,
+        BACKLOG,
+        OWN_SERVICE,
+        NOT_SEEN,
+    ),
+)
+
+# Within the analysis only: the rest of a gap before it is told what it was, see analysis.gapcauses.
+GAP = "gap"
 
 
 class Cause(NamedTuple):

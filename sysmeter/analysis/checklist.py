@@ -27,7 +27,7 @@ _HABITS: dict[str, tuple[str, Callable[[Evidence], Answer]]] = {
     "fixed_rate": ("Load at a fixed rate that no response slows down", habits.fixed_rate),
     "intended_time": ("Measured from the intended send time", habits.intended_time),
     "interval": ("It is said which interval each number covers", habits.interval),
-    "live_path": ("Recorded on the live path, not only in the lab", habits.live_path),
+    "live_path": ("Recorded where the work is done", habits.live_path),
     "complete": ("Nothing is missing from the figures", habits.complete),
 }
 

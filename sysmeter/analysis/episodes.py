@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from sysmeter.analysis.tail import SlowMessages
+    from sysmeter.analysis.tail import Hold, SlowMessages
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,19 @@ class Episodes:
 class Holds:
     """Intervals in which one thread held the oldest undecided slow message of an episode: int64, by time.
 
-    The holds of all threads together partition each episode.
+    ``wait`` says what the message waited for, as ``tail.Wait``. The holds of all threads together partition each
+    episode.
     """
 
     episode: npt.NDArray[np.int64]
+    wait: npt.NDArray[np.int64]
     t_start_ns: npt.NDArray[np.int64]
     t_end_ns: npt.NDArray[np.int64]
+
+    def of(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Start and end of the holds of one episode. Episodes are disjoint, so their numbers ascend with the time."""
+        low, high = np.searchsorted(self.episode, (number, number + 1))
+        return self.t_start_ns[low:high], self.t_end_ns[low:high]
 
 
 def find_episodes(slow: SlowMessages) -> Episodes:
@@ -53,7 +60,7 @@ def find_episodes(slow: SlowMessages) -> Episodes:
     """
     if len(slow) == 0:
         empty = np.empty(0, np.int64)
-        holds = Holds(empty, empty, empty)
+        holds = Holds(empty, empty, empty, empty)
         return Episodes(empty, empty, empty, empty, dict.fromkeys(slow.kind.threads, holds))
     # Messages are decided in their order; the accumulated maximum makes that certain.
     done = np.maximum.accumulate(slow.t_decided_ns)
@@ -62,26 +69,31 @@ def find_episodes(slow: SlowMessages) -> Episodes:
     first = np.flatnonzero(is_first)
     last = np.append(first[1:], len(slow)) - 1
 
-    own_start = np.where(is_first, slow.t0_ns, np.append(slow.t0_ns[:1], done[:-1]))
-    room = np.clip(slow.t_room_ns, own_start, done)
-    released = np.clip(slow.t_released_ns, room, done)
-    holds_of = {slow.kind.worker: _holds(episode, (own_start, room), (released, done))}
-    if slow.kind.feeder is not None:
-        # The feed comes first, as in every list of the threads.
-        holds_of = {slow.kind.feeder: _holds(episode, (room, released)), **holds_of}
+    # What was the oldest message's before is cut off; what is left of this one's own course keeps its order.
+    cut = np.where(is_first, slow.t0_ns, np.append(slow.t0_ns[:1], done[:-1]))
+    course = replace(
+        slow,
+        t0_ns=np.clip(slow.t0_ns, cut, done),
+        t_room_ns=np.clip(slow.t_room_ns, cut, done),
+        t_free_ns=np.clip(slow.t_free_ns, cut, done),
+        t_released_ns=np.clip(slow.t_released_ns, cut, done),
+        t_taken_ns=np.clip(slow.t_taken_ns, cut, done),
+        t_decided_ns=done,
+    )
     return Episodes(
         slow.t0_ns[first],
         done[last],
         np.maximum.reduceat(slow.total_ns, first),
         last - first + 1,
-        holds_of,
+        {thread: _holds(episode, course.holds(thread)) for thread in slow.kind.threads},
     )
 
 
-def _holds(episode: npt.NDArray[np.int64], *intervals: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]) -> Holds:
-    start = np.concatenate([part[0] for part in intervals])
-    end = np.concatenate([part[1] for part in intervals])
-    owner = np.tile(episode, len(intervals))
+def _holds(episode: npt.NDArray[np.int64], parts: list[Hold]) -> Holds:
+    start = np.concatenate([part.t_start_ns for part in parts])
+    end = np.concatenate([part.t_end_ns for part in parts])
+    wait = np.repeat(np.array([part.wait for part in parts], np.int64), len(episode))
+    owner = np.tile(episode, len(parts))
     kept = np.flatnonzero(end > start)
     kept = kept[start[kept].argsort(kind="stable")]
-    return Holds(owner[kept], start[kept], end[kept])
+    return Holds(owner[kept], wait[kept], start[kept], end[kept])

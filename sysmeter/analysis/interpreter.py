@@ -21,9 +21,9 @@ from sysmeter import records
 from sysmeter.analysis import causes
 from sysmeter.analysis.causes import Cause
 from sysmeter.analysis.counters import is_ok, usable_probes
+from sysmeter.analysis.layers import Layer
 from sysmeter.analysis.reads import ThreadReads, column
 from sysmeter.analysis.slices import KIND_VOLUNTARY, Slices
-from sysmeter.analysis.timeline import Layer
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -57,13 +57,16 @@ def find_lock_waits(meta: dict[str, Any], events: npt.NDArray[Any], slices: Slic
         return LockWaits(kind, f"system calls were not recorded: {probe.get('reason') or 'kernel probes were off'}")
     if futex is None:
         return LockWaits(kind, f"the number of futex on {meta['host'].get('machine')} is not known to sysmeter")
+    if meta["process"].get("has_interpreter_lock") is False:
+        return LockWaits(kind, "this Python has no interpreter lock")
     own = events[events["tid"] == tid]
     calls = own[own["kind"] == records.EVENT_SYSCALL]
     last = np.searchsorted(column(calls, "t_ns"), slices.t_out_ns, side="right") - 1
     asleep = np.flatnonzero((slices.kind == KIND_VOLUNTARY) & (last >= 0))
     asleep = asleep[column(calls, "value")[last[asleep]] == futex]
-    # A fault after the call says that the call was over: the thread slept for a page.
-    t_faults = column(own[own["kind"] == records.EVENT_PAGE_FAULT], "t_ns")
+    # A fault in user mode after the call says that the call was over: the thread slept for a page.
+    is_fault = (own["kind"] == records.EVENT_PAGE_FAULT) & ((own["flags"] & records.FLAG_KERNEL_MODE) == 0)
+    t_faults = column(own[is_fault], "t_ns")
     since_call = np.searchsorted(t_faults, column(calls, "t_ns")[last[asleep]], side="right")
     asleep = asleep[since_call == np.searchsorted(t_faults, slices.t_out_ns[asleep], side="right")]
     lock = meta.get("interpreter_lock") or {"address": None, "n_bytes": None, "reason": "its address was not recorded"}
@@ -79,14 +82,17 @@ def find_lock_waits(meta: dict[str, Any], events: npt.NDArray[Any], slices: Slic
 def lock_layers(recording: Recording, thread: str, waits: LockWaits, slices: Slices) -> list[Layer]:
     """Layers that come before the slices: collections of other threads waited for, then the rest of the waits.
 
-    A wait ends where the thread is woken; from there on it waits for a CPU, which the slices say.
+    A wait ends where the thread is woken; from there on it waits for a CPU, which the slices say. But it is woken every
+    few milliseconds to look again, and as long as another thread collects a CPU would be of no use to it: that time is
+    the collection's up to the thread's return.
     """
     layers = []
     t_end = np.where(slices.t_woken_ns >= 0, slices.t_woken_ns, slices.t_in_ns)
     chosen = waits.kind == LOCK
     if chosen.any():
         start, end = slices.t_out_ns[chosen], t_end[chosen]
-        layers.append(_foreign_layer(recording, thread, start, end, "while the lock was waited for", causes.WITNESSED))
+        words = "while the lock was waited for"
+        layers.append(_foreign_layer(recording, thread, start, slices.t_in_ns[chosen], words, causes.WITNESSED))
         layers.append(_single(start, end, Cause(causes.INTERPRETER_LOCK, "", causes.WITNESSED)))
     untold = waits.kind == UNTOLD
     if untold.any():

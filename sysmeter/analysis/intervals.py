@@ -31,6 +31,8 @@ CONFIDENCE_PERCENT = 95
 # With fewer undisturbed samples than this the loop itself is slow, and all samples are taken.
 MIN_UNDISTURBED_PART = 0.1
 
+_Z_95 = 1.959963984540054  # of the normal distribution, two-sided
+
 # Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1; beyond 30 the last one is kept, which
 # makes the interval a little too wide. Source: any table, such as NIST/SEMATECH e-Handbook, 1.3.6.7.2.
 _T_95 = (
@@ -111,3 +113,20 @@ def paired_move(pairs: Sequence[tuple[float, Sequence[float]]]) -> Move | None:
     variance = sum((difference - by_ns) ** 2 for difference in differences) / (n - 1)
     half_ns = _T_95[min(n - 1, len(_T_95)) - 1] * math.sqrt(variance / n)
     return Move(by_ns, by_ns - half_ns, by_ns + half_ns, base_ns, n)
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float] | None:
+    """Bounds of a success rate at 95 % confidence; None without a trial.
+
+    Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927), 209.
+
+    >>> [round(bound, 4) for bound in wilson(30, 30)]
+    [0.8865, 1.0]
+    """
+    if not trials:
+        return None
+    rate, z2 = successes / trials, _Z_95**2 / trials
+    middle = (rate + z2 / 2) / (1 + z2)
+    half = _Z_95 * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials)) / (1 + z2)
+    # At the ends the formula is exact, but for the last digit of its floats.
+    return 0.0 if successes == 0 else middle - half, 1.0 if successes == trials else middle + half

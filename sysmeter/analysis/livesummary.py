@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sysmeter.analysis.attribution import describe_tail
 from sysmeter.analysis.counters import Window, is_ok, not_measured, thread_counters, thread_window, usable_probes
+from sysmeter.analysis.diagnosis import describe_tail
 from sysmeter.analysis.interpreter import describe_lock, thread_name
+from sysmeter.analysis.kernelevidence import kernel_evidence
+from sysmeter.analysis.observation import describe_observation
 from sysmeter.analysis.process import (
     MAX_LISTED,
     N_GENERATIONS,
@@ -25,10 +27,7 @@ from sysmeter.analysis.summary import (
     analysis_notes,
     describe_latency,
     describe_thread,
-    off_cpu_by_thread,
-    usable_events,
 )
-from sysmeter.analysis.tail import tail_histogram
 from sysmeter.records import LIVE
 
 if TYPE_CHECKING:
@@ -37,17 +36,19 @@ if TYPE_CHECKING:
 SCHEMA = "sysmeter.live/1"
 
 _NO_SCHEDULE = "a flat run intends no message for any instant, so there is nothing to be late for"
+_OWN_CALLS = "One gettid for each collection of the worker is sysmeter's own: it records which thread collected."
 _NOT_COUNTED = "Python allocates with every object; what it costs shows as service time, faults and collections"
 
 
 def summarize_live(recording: Recording) -> dict[str, Any]:
     """Everything there is to say about a live run, as JSON-ready values; as :func:`~.summary.summarize`."""
     meta, run, worker = recording.meta, recording.meta["run"], LIVE.worker
-    events = usable_events(recording)
-    off_cpu = off_cpu_by_thread(recording, events)
+    off_cpu, events = kernel_evidence(recording)
     parts = off_cpu[worker]
     window = thread_window(meta, worker)
     window_ns = None if window is None else window.inner_ns
+    gc = describe_live_collections(recording, window_ns)
+    own_calls = [_OWN_CALLS] if thread_name(meta, meta["threads"][worker]["tid"]) in (gc["by_thread"] or {}) else []
     switches_seen = is_ok(usable_probes(meta), "context_switch")
     return {
         "schema": SCHEMA,
@@ -72,18 +73,19 @@ def summarize_live(recording: Recording) -> dict[str, Any]:
                 "gc_collections": _collections_counter(recording, window),
             },
         },
-        "gc": describe_live_collections(recording, window_ns),
+        "gc": gc,
         "interpreter_lock": {
             **describe_lock(meta, parts.lock_waits, parts.slices, window_ns),
             "switch_interval_ns": meta["process"].get("switch_interval_ns"),
         },
         "memory": _memory(window),
         "probes": meta["probes"],
+        "observation": describe_observation(meta, events, LIVE.threads),
         "steal_ns": meta.get("steal_ns") or {},
-        "tail": {**describe_tail(recording, off_cpu, events), "histogram": tail_histogram(recording)},
+        "tail": describe_tail(recording, off_cpu, events),
         "recording": None if recording.path is None else str(recording.path),
         "interrupted": meta["interrupted"],
-        "notes": [*meta["notes"], *analysis_notes(recording, off_cpu)],
+        "notes": [*meta["notes"], *analysis_notes(recording, off_cpu), *own_calls],
     }
 
 

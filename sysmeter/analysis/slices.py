@@ -1,9 +1,9 @@
 """Off-CPU slices of a measured thread, assembled from the raw chain of switch events.
 
-A slice opens at the thread's switch-out and ends at its switch-in. That event may be missing: switches whose
-outgoing task is one of certain system tasks reach no BPF program on some hosts, with nothing reported lost.
-So a slice ends at the earliest of its switch-in, the next instant at which the thread is known to have run
-(the end of its own gap above all), and the end of the run; which one is marked.
+A slice opens at the thread's switch-out and ends at its switch-in. That event may be missing: switches whose task that
+leaves is one of a few of the system's own reach no BPF program on some hosts, with nothing reported lost. So a slice
+lasts until its switch-in, or until what comes first: the next instant at which the thread is known to have run (the end
+of its own gap above all), or the end of the run; which one is marked.
 
 What ran instead is read off the same chain: every switch on a CPU that a watched thread has left is
 recorded. Where the next task of one event is not the previous task of the following one, a switch between
@@ -59,7 +59,12 @@ class Slices:
     """The off-CPU slices of one thread, by time and disjoint: int64 arrays of one length.
 
     ``kind`` indexes :data:`KINDS`, ``ended`` :data:`ENDED`. ``t_woken_ns`` is the first wake-up seen inside
-    the slice, or -1. ``t_orphan_in_ns`` are switch-ins without a switch-out before, as one is seen when the
+    the slice, or -1. ``cpu`` is the one the thread left, ``cpu_back`` the one it came back on, -1 where that was not
+    seen. ``syscall`` is the number of the last system call that the thread had entered at its switch-out,
+    -1 where none is known, and ``argument`` that call's first argument. ``is_inferred`` marks kinds that are concluded
+    and not read off the event.
+
+    ``t_orphan_in_ns`` are switch-ins without a switch-out before, as one is seen when the
     probes were attached meanwhile: no slice is made of them.
     """
 
@@ -70,6 +75,10 @@ class Slices:
     ended: npt.NDArray[np.int64]
     t_woken_ns: npt.NDArray[np.int64]
     cpu: npt.NDArray[np.int64]
+    cpu_back: npt.NDArray[np.int64]
+    syscall: npt.NDArray[np.int64]
+    argument: npt.NDArray[np.int64]
+    is_inferred: npt.NDArray[np.bool_]
     runs: Runs
     tasks: tuple[Task, ...]
     t_orphan_in_ns: npt.NDArray[np.int64]
@@ -120,7 +129,14 @@ def switch_chain(events: npt.NDArray[Any]) -> SwitchChain:
     return SwitchChain(switches, wakeups, column(switches, "t_ns"), *_tasks(switches))
 
 
-def off_cpu_slices(chain: SwitchChain, thread: str, tid: int, reads: ThreadReads, t_end_ns: int) -> Slices:
+def off_cpu_slices(
+    chain: SwitchChain,
+    thread: str,
+    tid: int,
+    reads: ThreadReads,
+    t_end_ns: int,
+    t_traps_ns: npt.NDArray[np.int64] | None = None,
+) -> Slices:
     """Assemble the slices of the thread ``tid``.
 
     Args:
@@ -129,6 +145,7 @@ def off_cpu_slices(chain: SwitchChain, thread: str, tid: int, reads: ThreadReads
         tid: the thread as the kernel numbers it.
         reads: what the thread's own clock reads prove.
         t_end_ns: end of what was recorded; slices still open end there.
+        t_traps_ns: when the thread entered the kernel by a system call or a fault, ascending; None: not known.
     """
     switches, t_ns = chain.switches, chain.t_ns
     out_at = np.flatnonzero(switches["tid"] == tid)
@@ -153,19 +170,57 @@ def off_cpu_slices(chain: SwitchChain, thread: str, tid: int, reads: ThreadReads
     t_woken[woken] = t_wakeup[first_wakeup[woken]]
     t_woken[t_woken >= end] = -1
 
+    cpu_back = np.full(len(out_at), -1, np.int64)
+    cpu_back[seen_in] = column(switches, "cpu")[in_at[candidate[seen_in]]]
+    cpu_back[ended != ENDED_SWITCH_IN] = -1
+
+    state = column(switches, "value")[out_at]
+    kind = classify(state, column(switches, "other_tid")[out_at])
+    throttled = _throttled_in_user_mode(kind, state, t_out, reads, t_traps_ns)
+    kind[throttled] = KIND_THROTTLED
+
     runs = _runs(chain, out_at, end)
     return Slices(
         thread,
         t_out,
         end,
-        classify(column(switches, "value")[out_at], column(switches, "other_tid")[out_at]),
+        kind,
         ended,
         t_woken,
         column(switches, "cpu")[out_at],
+        cpu_back,
+        column(switches, "detail")[out_at] - 1,
+        column(switches, "value2")[out_at],
+        throttled,
         runs,
         chain.tasks,
-        t_ns[np.setdiff1d(in_at, in_at[candidate[seen_in]])],
+        t_ns[_without(in_at, candidate[seen_in])],
     )
+
+
+def _throttled_in_user_mode(
+    kind: npt.NDArray[np.int64],
+    state: npt.NDArray[np.int64],
+    t_out: npt.NDArray[np.int64],
+    reads: ThreadReads,
+    t_traps_ns: npt.NDArray[np.int64] | None,
+) -> npt.NDArray[np.bool_]:
+    """Which slices are a CPU quota used up although somebody else ran next.
+
+    A thread that is preempted in user mode is switched on the way back there, in state 0. 0x100 is a switch in the
+    middle of kernel code. A thread that has entered the kernel by no call and no fault since it last read its clock
+    meets such a switch only in work that is done on the way back, and throttling is such work (Linux 6.18,
+    kernel/sched/fair.c, throttle_cfs_rq_work; before, the idle task or another group's task simply comes next).
+    """
+    found = np.zeros(len(kind), np.bool_)
+    if t_traps_ns is None:
+        return found
+    gap = reads.gap_of(t_out)
+    candidate = np.flatnonzero((kind == KIND_PREEMPTED) & (state == STATE_PREEMPTED) & (gap >= 0))
+    t_read = reads.gap_start_ns[gap[candidate]]
+    entered = np.searchsorted(t_traps_ns, t_out[candidate], side="right") - np.searchsorted(t_traps_ns, t_read)
+    found[candidate[entered == 0]] = True
+    return found
 
 
 def _ends(
@@ -203,20 +258,47 @@ def _tasks(
     """The distinct tasks, and for each switch the index of the previous and of the next one."""
     n = len(switches)
     tids = np.concatenate((switches["tid"], switches["other_tid"]))
+    # Names as two numbers each: comparing a million of them as text takes half a second.
     comms = np.concatenate((switches["comm"], switches["other_comm"]))
     # The idle task has a name for each CPU (swapper/0, swapper/1); it is one here.
     comms[tids == 0] = b"idle"
-    distinct, first, index = np.unique(tids, return_index=True, return_inverse=True)
+    words = comms.view("<u8").reshape(-1, 2)
+    distinct, first, index = _first_of_each(tids)
     tasks = [Task(tid, printable_comm(comm)) for tid, comm in zip(distinct.tolist(), comms[first], strict=True)]
-    # Sorting names is slow and few tasks change theirs, so only those that did are looked at one by one.
-    renamed: dict[tuple[int, bytes], int] = {}
-    for at in np.flatnonzero(comms != comms[first][index]).tolist():
-        tid, comm = int(tids[at]), bytes(comms[at])
-        if (tid, comm) not in renamed:
-            renamed[tid, comm] = len(tasks)
-            tasks.append(Task(tid, printable_comm(comm)))
-        index[at] = renamed[tid, comm]
+    # Sorting names is slow and few tasks change theirs, so only those that did are sorted.
+    usual = words[first]
+    other = np.flatnonzero((words[:, 0] != usual[index, 0]) | (words[:, 1] != usual[index, 1]))
+    if len(other):
+        keys = np.column_stack((tids[other].astype(np.uint64), words[other]))
+        _, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        index[other] = len(tasks) + place.reshape(-1)
+        tasks += [Task(int(tids[at]), printable_comm(comms[at])) for at in other[first].tolist()]
     return tuple(tasks), index[:n].astype(np.int64), index[n:].astype(np.int64)
+
+
+def _without(values: npt.NDArray[np.int64], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    kept = np.ones(len(values), np.bool_)
+    kept[at] = False
+    return values[kept]
+
+
+# Above this a table by thread number is larger than sorting is slow. Linux has at most 4,194,304 (pid_max).
+_MAX_TID = 1 << 22
+
+
+def _first_of_each(
+    tids: npt.NDArray[Any],
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """``np.unique`` with first index and inverse, in linear time where the numbers are thread numbers."""
+    if not len(tids) or int(tids.max()) > _MAX_TID:
+        distinct, first, index = np.unique(tids, return_index=True, return_inverse=True)
+        return distinct, first.astype(np.int64), index.astype(np.int64)
+    place = np.full(int(tids.max()) + 1, -1, np.int64)
+    place[tids[::-1]] = np.arange(len(tids) - 1, -1, -1)  # of equal numbers the last one written is the first one
+    distinct = np.flatnonzero(place >= 0)
+    first = place[distinct]
+    place[distinct] = np.arange(len(distinct))
+    return distinct, first, place[tids]
 
 
 def _runs(chain: SwitchChain, out_at: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> Runs:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sysmeter.analysis.allocations import thread_allocations
-from sysmeter.analysis.attribution import describe_tail
 from sysmeter.analysis.counters import is_ok, losses, thread_counters, thread_window, usable_probes
 from sysmeter.analysis.decisions import describe_decisions
-from sysmeter.analysis.interpreter import find_lock_waits
+from sysmeter.analysis.diagnosis import describe_tail
+from sysmeter.analysis.kernelevidence import kernel_evidence
+from sysmeter.analysis.observation import describe_observation
 from sysmeter.analysis.offcpu import OffCpu, describe_off_cpu, syscalls_by_number
 from sysmeter.analysis.process import describe_collections, process_counters
-from sysmeter.analysis.reads import by_time, thread_reads
-from sysmeter.analysis.slices import off_cpu_slices, switch_chain
 from sysmeter.analysis.stalls import describe_stalls
 from sysmeter.analysis.tail import histogram, tail_histogram
 from sysmeter.records import CAPSTONE, EVENT_ALLOCATION, LIVE, THREADS
@@ -67,8 +66,7 @@ def summarize(recording: Recording) -> dict[str, Any]:
         return summarize_live(recording)
     meta, run = recording.meta, recording.meta["run"]
     probes = usable_probes(meta)
-    events = usable_events(recording)
-    off_cpu = off_cpu_by_thread(recording, events)
+    off_cpu, events = kernel_evidence(recording)
     window_ns = run_window(run)
     switches_seen = is_ok(probes, "context_switch")
     elapsed_ns = run.get("elapsed_ns")
@@ -105,6 +103,7 @@ def summarize(recording: Recording) -> dict[str, Any]:
         },
         "gc": describe_collections(recording, window_ns),
         "probes": meta["probes"],
+        "observation": describe_observation(meta, events),
         "steal_ns": meta.get("steal_ns") or {},
         "time_buckets": _time_buckets(recording),
         "tail": describe_tail(recording, off_cpu, events),
@@ -113,13 +112,6 @@ def summarize(recording: Recording) -> dict[str, Any]:
         "interrupted": meta["interrupted"],
         "notes": [*meta["notes"], *analysis_notes(recording, off_cpu)],
     }
-
-
-def usable_events(recording: Recording) -> npt.NDArray[Any]:
-    """The kernel events by time; none where no probe can be used."""
-    probes = usable_probes(recording.meta)
-    events = by_time(np.asarray(recording["kernel_events"]))
-    return events if any(is_ok(probes, name) for name in probes) else events[:0]
 
 
 def achieved_rate_hz(settings: dict[str, Any], messages: int | None, elapsed_ns: int | None) -> float | None:
@@ -134,21 +126,6 @@ def run_window(run: dict[str, Any]) -> tuple[int, int] | None:
     """From the window's begin to the end of its last batch; None where it has no message."""
     start, end = run.get("t_window_ns"), run.get("t_end_ns")
     return None if not start or not end or not run.get("n_window_messages") else (start, end)
-
-
-def off_cpu_by_thread(recording: Recording, events: npt.NDArray[Any]) -> dict[str, OffCpu]:
-    """The slices and clock reads of each measured thread."""
-    t_end_ns = max(recording.meta["run"].get("t_end_ns") or 0, int(events["t_ns"][-1]) if len(events) else 0)
-    chain, parts = switch_chain(events), {}
-    for thread in recording.kind.threads:
-        reads = thread_reads(recording, thread, events)
-        tid = recording.meta["threads"][thread]["tid"]
-        slices = off_cpu_slices(chain, thread, tid, reads, t_end_ns)
-        has_lock = recording.kind.holds_interpreter_lock
-        parts[thread] = OffCpu(
-            slices, reads, find_lock_waits(recording.meta, events, slices, tid) if has_lock else None
-        )
-    return parts
 
 
 def describe_thread(recording: Recording, events: npt.NDArray[Any], thread: str, off_cpu: OffCpu) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import enum
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sysmeter.analysis.reads import CLOCK_SLACK_NS, column, disjoint_gaps
+from sysmeter.buckets import exact_percentile
 from sysmeter.errors import RecordingError
 from sysmeter.hist import LatencyHistogram, bucket_index, bucket_upper_bound, percentile_rank
 from sysmeter.records import CAPSTONE, WorkloadKind
@@ -31,19 +33,40 @@ class Threshold:
     source: str  # "p99.9", a lower percentile, or "storage floor"
 
 
+class Wait(enum.IntEnum):
+    """What a message waits for while a thread holds it."""
+
+    OWN = 0  # nothing but its own service, or the thread
+    BACKLOG = 1  # the thread is at work on messages before it
+    QUEUE_FULL = 2  # the queue has no room for it
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The intervals in which one thread held each slow message for one reason; both edges in message order."""
+
+    wait: Wait
+    t_start_ns: npt.NDArray[np.int64]
+    t_end_ns: npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class SlowMessages:
     """The slow samples, by message number: int64 arrays of one length, nanoseconds on CLOCK_MONOTONIC.
 
-    ``t0_ns <= t_room_ns <= t_released_ns <= t_decided_ns``. The strategy thread holds a message before
-    ``t_room_ns`` (the queue was full of messages it had not taken) and after ``t_released_ns``, the feed
-    thread between the two. Where one thread does everything, the first three are equal and it holds all of it.
+    ``t0_ns <= t_room_ns <= t_free_ns <= t_released_ns <= t_taken_ns <= t_decided_ns``. The strategy thread holds a
+    message before ``t_room_ns`` (the queue was full of messages it had not taken) and after ``t_released_ns``, the
+    feed thread between the two. Up to ``t_free_ns`` the feed thread was still busy with the message before, up to
+    ``t_taken_ns`` the strategy thread with older batches. Where one thread does everything, the first four are equal
+    and it holds all of it.
     """
 
     message: npt.NDArray[np.int64]
     t0_ns: npt.NDArray[np.int64]
     t_room_ns: npt.NDArray[np.int64]
+    t_free_ns: npt.NDArray[np.int64]
     t_released_ns: npt.NDArray[np.int64]
+    t_taken_ns: npt.NDArray[np.int64]
     t_decided_ns: npt.NDArray[np.int64]
     n_reordered: int = 0  # of those looked at: releases outside [t0, decided], drawn to the nearer end
     kind: WorkloadKind = CAPSTONE
@@ -59,24 +82,25 @@ class SlowMessages:
     def at_least(self, threshold_ns: int) -> SlowMessages:
         """Those of them with a response time of ``threshold_ns`` or more."""
         kept = self.total_ns >= threshold_ns
-        return SlowMessages(
-            self.message[kept],
-            self.t0_ns[kept],
-            self.t_room_ns[kept],
-            self.t_released_ns[kept],
-            self.t_decided_ns[kept],
-            self.n_reordered,
-            self.kind,
-        )
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        chosen: dict[str, Any] = {name: value[kept] for name, value in columns.items() if isinstance(value, np.ndarray)}
+        return replace(self, **chosen)
 
-    def held_by(self, thread: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Starts and ends of all intervals in which ``thread`` held a slow message; they may overlap."""
+    def holds(self, thread: str) -> list[Hold]:
+        """In which intervals ``thread`` held each message, and what the message waited for; they may overlap.
+
+        The holds of all threads together are each message's whole response time.
+        """
         if thread == self.kind.feeder:
-            return self.t_room_ns, self.t_released_ns
-        return (
-            np.concatenate((self.t0_ns, self.t_released_ns)),
-            np.concatenate((self.t_room_ns, self.t_decided_ns)),
-        )
+            return [
+                Hold(Wait.BACKLOG, self.t_room_ns, self.t_free_ns),
+                Hold(Wait.OWN, self.t_free_ns, self.t_released_ns),
+            ]
+        return [
+            Hold(Wait.QUEUE_FULL, self.t0_ns, self.t_room_ns),
+            Hold(Wait.BACKLOG, self.t_released_ns, self.t_taken_ns),
+            Hold(Wait.OWN, self.t_taken_ns, self.t_decided_ns),
+        ]
 
 
 def histogram(recording: Recording, name: str) -> LatencyHistogram:
@@ -103,9 +127,10 @@ def tail_histogram(recording: Recording) -> str:
     return kind.response if has_response else kind.service
 
 
-def find_tail(recording: Recording) -> tuple[Threshold, SlowMessages | None]:
-    """The slowest 0.1 % of the responses, and from which response time on they are.
+def find_tail(recording: Recording, percentile: str = TAIL_PERCENTILE) -> tuple[Threshold, SlowMessages | None]:
+    """The responses from ``percentile`` on (the slowest 0.1 %), and from which response time on they are.
 
+    Where too few samples stand behind it, the next lower one of a few takes its place.
     The threshold is the exact p99.9 sample, which lies in the bucket that the histogram's p99.9 bounds from
     above: where the whole tail lies in one bucket, the bound itself would leave next to nothing beyond it.
     Where only the slowest batches were kept, the threshold is raised above the slowest one that was not, so
@@ -115,8 +140,9 @@ def find_tail(recording: Recording) -> tuple[Threshold, SlowMessages | None]:
         RecordingError: as :func:`slow_messages`.
     """
     total = histogram(recording, tail_histogram(recording))
-    for percentile in (TAIL_PERCENTILE, *_FALLBACK_PERCENTILES):
-        upper_ns = total.reportable_percentile(percentile)
+    lower = [other for other in _FALLBACK_PERCENTILES if exact_percentile(other) < exact_percentile(percentile)]
+    for chosen in (percentile, *lower):
+        upper_ns = total.reportable_percentile(chosen)
         if upper_ns is None:
             continue
         index = bucket_index(upper_ns, total.sub_bits)
@@ -125,11 +151,11 @@ def find_tail(recording: Recording) -> tuple[Threshold, SlowMessages | None]:
         is_cut = recording.meta["run"]["storage"] == "tail" and lower_ns <= floor_ns
         least_ns = floor_ns + 1 if is_cut else lower_ns
         slow = slow_messages(recording, least_ns)
-        n_wanted = total.count - percentile_rank(percentile, total.count) + 1
+        n_wanted = total.count - percentile_rank(chosen, total.count) + 1
         if len(slow) < n_wanted:
-            return Threshold(least_ns, "storage floor" if is_cut else f"p{percentile}"), slow
+            return Threshold(least_ns, "storage floor" if is_cut else f"p{chosen}"), slow
         exact_ns = int(np.partition(slow.total_ns, len(slow) - n_wanted)[len(slow) - n_wanted])
-        return Threshold(exact_ns, f"p{percentile}"), slow.at_least(exact_ns)
+        return Threshold(exact_ns, f"p{chosen}"), slow.at_least(exact_ns)
     return Threshold(None, "no samples" if total.count == 0 else "too few samples"), None
 
 
@@ -174,12 +200,31 @@ def slow_messages(recording: Recording, threshold_ns: int) -> SlowMessages:
     t0, t_decided = _t0(recording, message, at), decided[row]
     above = t_decided - t0 >= threshold_ns
     message, t0, released, t_decided = message[above], t0[above], released[above], t_decided[above]
+    row, at = row[above], at[above]
+    popped = column(batches, "t_popped_ns")
+    # Where the batch before was kept, it tells whether the thread was still busy with it.
+    follows = (row > 0) & (first_message[row - 1] + n_messages[row - 1] == first_message[row])
+    done_before = np.where(follows, np.maximum(decided, popped)[row - 1], 0)
     if recording.kind.feeder is None:
-        return SlowMessages(message, t0, t0, t0, t_decided, kind=recording.kind)
-    released = pushed_ns(recording, released, column(batches, "t_popped_ns")[row[above]])
+        taken = np.where(done_before > t0, np.clip(popped[row], t0, t_decided), t0)
+        return SlowMessages(message, t0, t0, t0, t0, taken, t_decided, kind=recording.kind)
+    released = pushed_ns(recording, released, popped[row])
     inside = np.clip(released, t0, t_decided)
     room = _t_room(recording, message, t0, inside, batches)
-    return SlowMessages(message, t0, room, inside, t_decided, int((inside != released).sum()), recording.kind)
+    has_before = (message > first_message[row]) | (follows & (offsets[row - 1] + n_messages[row - 1] == offsets[row]))
+    free = np.where(has_before, np.asarray(releases[np.maximum(at - 1, 0)], np.int64), room)
+    taken = np.where(done_before > inside, popped[row], inside)
+    return SlowMessages(
+        message,
+        t0,
+        room,
+        np.clip(free, room, inside),
+        inside,
+        np.clip(taken, inside, t_decided),
+        t_decided,
+        int((inside != released).sum()),
+        recording.kind,
+    )
 
 
 def pushed_ns(

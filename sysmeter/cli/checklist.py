@@ -6,11 +6,9 @@ from pathlib import Path
 
 import click
 
-from sysmeter.errors import RecordingError
-
 
 @click.command()
-@click.argument("recording", type=click.Path(path_type=Path))
+@click.argument("recording", type=click.Path(path_type=Path, readable=False))
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object (schema sysmeter.checklist/1) and nothing else."
 )
@@ -20,14 +18,11 @@ def checklist(recording: Path, as_json: bool) -> None:
     The answers are yes, no and not applicable. They describe a run and judge nobody, so the exit code is 0 whatever
     they are.
     """
-    from sysmeter import recording as recordings
     from sysmeter.analysis.checklist import check
+    from sysmeter.cli.recordings import load_and
     from sysmeter.cli.streams import write_result
 
-    try:
-        result = check(recordings.load(recording))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RecordingError(f"{recording} is damaged: meta.json does not hold what it must ({error!r})") from error
+    result = load_and(recording, check)
     if as_json:
         from sysmeter.report.json import dump
 

@@ -15,7 +15,9 @@ _unit_option = click.option(
     show_default=True,
     help="Unit of the values in .hlog and .hgrm files that other programs wrote.",
 )
-_files_argument = click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+_files_argument = click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="FILE..."
+)
 
 
 @click.group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import click
@@ -31,6 +32,21 @@ class Duration(click.ParamType[int]):
         if value_ns < self._least_ns:
             self.fail(f"{value!r} is not above 0", param, ctx)
         return value_ns
+
+
+class DurationOrPercentile(click.ParamType["int | str"]):
+    """A length of time as :class:`Duration`, or a percentile, such as ``p99``, which converts to its number's text."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Integer nanoseconds, or the text behind the p."""
+        text = str(value)
+        if not re.fullmatch(r"p\d.*", text):
+            return DURATION.convert(value, param, ctx)
+        if not re.fullmatch(r"p\d{1,2}(\.\d{1,9})?", text):
+            self.fail(f"{text!r} is no percentile below 100, such as p99 or p99.9", param, ctx)
+        return text[1:]
 
 
 class Milliseconds(click.ParamType[int]):
@@ -65,6 +81,7 @@ class Seconds(click.FloatRange):
 
 
 DURATION = Duration()
+DURATION_OR_PERCENTILE = DurationOrPercentile()
 DURATION_OR_ZERO = Duration(or_zero=True)
 SECONDS = Seconds(0, min_open=True)
 SECONDS_OR_NONE = Seconds(0)

@@ -51,4 +51,4 @@ def _verdict_words(result: dict[str, Any]) -> str:
             f"{'differs' if result['different'] == 1 else 'differ'}. Either the two runs are of different feeds, or "
             "one of them decided wrongly."
         )
-    return "EQUAL: wherever both runs decided at the same sequence number, they decided the same."
+    return "EQUAL: wherever both runs have a decision for a sequence number, it is the same one."

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from sysmeter.report.claims import live_claim_lines, off_cpu_lines, probe_lines
+from sysmeter.report.diagnosis import concurrent_lines, episode_lines, tail_lines
 from sysmeter.report.layout import MIN_WIDTH, columns, count, plural, printable, wrap
+from sysmeter.report.observation import observation_lines
 from sysmeter.report.parts import clock_words, fit, host_lines, labelled, latency_lines, note_lines
-from sysmeter.report.tail import episode_lines, tail_lines
 from sysmeter.units import format_ns
 
 _GC_WIDTHS = (-14, 12, 14, 14)
@@ -23,9 +24,10 @@ def render_live(result: dict[str, Any], width: int = 80) -> str:
         _collection_lines(result, width),
         live_claim_lines(result, width),
         off_cpu_lines(result, width),
-        probe_lines(result, width),
-        tail_lines(result, width),
-        episode_lines(result, width),
+        [*probe_lines(result, width), *observation_lines(result, width)],
+        tail_lines(result["tail"], result["tail"], width),
+        concurrent_lines(result["tail"], width),
+        episode_lines(result["tail"], result["tail"], width),
         note_lines(result, width),
         _closing_lines(result, width),
     ]

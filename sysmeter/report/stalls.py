@@ -10,11 +10,11 @@ from sysmeter.units import format_ns
 _PACED = (
     "The feed kept its schedule, so every message whose intended time fell into a stall waited for its end and"
     " counts: one stall is many slow samples, spread evenly from 0 to its length. In flat mode the same stall would"
-    " be charged once, to the messages that happened to be queued, and to none that were due meanwhile."
+    " be charged once, to what was in the queue just then, and to none that were due meanwhile."
 )
 _FLAT = (
     "The feed has no schedule here: it found the queue full, waited and stamped nothing, so a stall is charged once,"
-    " to the messages that happened to be queued. In paced mode every message that was due meanwhile would count,"
+    " to what was in the queue just then. In paced mode every message that was due meanwhile would count,"
     " from the time it should have been sent."
 )
 _FLAT_UNBOUNDED = (

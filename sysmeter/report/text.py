@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from sysmeter.report.claims import claim_lines, gc_line, off_cpu_lines, probe_lines
+from sysmeter.report.diagnosis import concurrent_lines, episode_lines, tail_lines
 from sysmeter.report.layout import MIN_WIDTH, count, plural, printable, wrap
+from sysmeter.report.observation import observation_lines
 from sysmeter.report.parts import clock_words, fit, host_lines, labelled, latency_lines, note_lines
 from sysmeter.report.stalls import stall_lines
-from sysmeter.report.tail import episode_lines, tail_lines
 from sysmeter.report.userclaims import user_claim_lines
 from sysmeter.units import NS_PER_S, format_ns
 
@@ -25,10 +26,11 @@ def render_run(result: dict[str, Any], width: int = 80) -> str:
         claim_lines(result, width),
         user_claim_lines(result.get("claims"), width),
         off_cpu_lines(result, width),
-        probe_lines(result, width),
+        [*probe_lines(result, width), *observation_lines(result, width)],
         stall_lines(result, width),
-        tail_lines(result, width),
-        episode_lines(result, width),
+        tail_lines(result["tail"], result["tail"], width),
+        concurrent_lines(result["tail"], width),
+        episode_lines(result["tail"], result["tail"], width),
         note_lines(result, width),
         _closing_lines(result, width),
     ]

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sysmeter.analysis.summary import summarize
 from sysmeter.recording import Recording
 from sysmeter.report.json import dump
+from sysmeter.report.live import render_live
 from sysmeter.report.text import render_run
+from tests.support.liveruns import ASLEEP, LOCK_ADDRESS, OTHER, WORKER, LiveRun, Stop, build_live
 from tests.support.runs import COMM, T_START, TIDS, Away, Run, build, event
 
 HERE = Path(__file__).parent
@@ -119,18 +122,83 @@ def nothing() -> Recording:
     return recording
 
 
+def live() -> Recording:
+    """A live run: collections of its own and of another thread, the lock waited for, a preemption, a theft, faults."""
+    at = T_START + 100 * MS
+    stops = [
+        Stop(at, 10 * MS, (77, b"bash"), entry_ns=3 * MS, exit_ns=2 * MS),
+        Stop(
+            at + 30 * MS,
+            6 * MS,
+            (OTHER, b"sysmeter-oth1"),
+            ASLEEP,
+            LOCK_ADDRESS + 640,
+            woken_before_end_ns=2_000,
+        ),
+        Stop(at + 60 * MS, 2 * MS),
+        Stop(at + 80 * MS, 40_000),
+    ]
+    collections = [
+        (at + 1_000, at + 10 * MS - 1_000, 2, WORKER),
+        (at + 31 * MS, at + 34 * MS, 1, OTHER),
+        (at + 80 * MS + 1_000, at + 80 * MS + 31_000, 0, WORKER),
+    ]
+    faults = [
+        event(t_ns=at + 2_000 + k, kind=3, cpu=1, tid=WORKER, comm=b"sysmeter-worker", value=0x7F0012345000 + k)
+        for k in range(3)
+    ]
+    recording = build_live(LiveRun(stops=stops, collections=collections))
+    events = recording["kernel_events"]
+    recording.arrays["kernel_events"] = np.sort(np.concatenate((events, np.array(faults, events.dtype))), order="t_ns")
+    recording.meta["edges"]["worker"]["close"]["minor_faults"] += len(faults)
+    recording.meta["syscall_names"] = {"202": "futex"}
+    recording.path = Path("/var/lib/sysmeter/live-1")
+    return recording
+
+
+def live_flat() -> Recording:
+    """Flat, without probes, on a slow clock, interrupted: no response time, and nothing that nobody saw."""
+    run = LiveRun(mode="flat", gc="off", probes=False, stops=[Stop(T_START + 15 * MS, 3 * MS)])
+    recording = build_live(run)
+    recording.meta["clock"].update(source="hpet", fast=False)
+    recording.meta["interrupted"] = True
+    recording.meta["run"]["stopped_by"] = "interrupt"
+    return recording
+
+
+def live_nothing() -> Recording:
+    """Interrupted in the warm-up."""
+    recording = build_live(LiveRun(n_messages=501))
+    run = recording.meta["run"]
+    run.update(t_window_ns=None, t_end_ns=None, n_done=300, n_window_messages=0, n_window_batches=0, elapsed_ns=0)
+    recording.meta["edges"] = {"worker": {"open": None, "close": None}}
+    recording.meta["process"].update(gc_collections_before=None, gc_collections_after=None)
+    for name in ("service", "response"):
+        recording.arrays[f"{name}_counts"] = np.zeros_like(recording[f"{name}_counts"])
+        recording.meta["histograms"][name].update(count=0, min_ns=0, max_ns=0, sum_ns=0)
+    recording.meta["interrupted"] = True
+    return recording
+
+
+def render(result: dict[str, Any], width: int = 80) -> str:
+    return render_live(result, width) if result.get("workload") == "live" else render_run(result, width)
+
+
 GOLDEN: dict[str, Callable[[], Recording]] = {
     "everything": everything,
     "unproven": unproven,
     "without_probes": without_probes,
     "nothing": nothing,
+    "live": live,
+    "live_flat": live_flat,
+    "live_nothing": live_nothing,
 }
 
 
 def main() -> None:
     for name, make in GOLDEN.items():
         result = summarize(make())
-        (HERE / f"{name}.txt").write_text(render_run(result) + "\n")
+        (HERE / f"{name}.txt").write_text(render(result) + "\n")
         (HERE / f"{name}.json").write_text(dump(result) + "\n")
 
 

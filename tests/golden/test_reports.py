@@ -8,18 +8,17 @@ import pytest
 
 from sysmeter.analysis.summary import summarize
 from sysmeter.report.json import dump
-from sysmeter.report.text import render_run
-from tests.golden.build import GOLDEN, HERE
+from tests.golden.build import GOLDEN, HERE, render
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_report_is_the_stored_one(name: str) -> None:
     result = summarize(GOLDEN[name]())
-    assert render_run(result) + "\n" == (HERE / f"{name}.txt").read_text()
+    assert render(result) + "\n" == (HERE / f"{name}.txt").read_text()
     assert dump(result) + "\n" == (HERE / f"{name}.json").read_text()
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_report_made_from_the_json_is_the_same(name: str) -> None:
     result = summarize(GOLDEN[name]())
-    assert render_run(json.loads(dump(result))) == render_run(result)
+    assert render(json.loads(dump(result))) == render(result)

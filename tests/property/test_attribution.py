@@ -1,98 +1,25 @@
-"""Timelines, sample time and episodes against oracles that look at every nanosecond or every pair."""
+"""Sample time, samples and episodes against oracles that look at every nanosecond or every pair."""
 
 from __future__ import annotations
 
-from typing import Any
+import collections
+import itertools
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sysmeter.analysis.attribution import attribute
-from sysmeter.analysis.causes import EVIDENCE, Cause
+from sysmeter.analysis import causes
+from sysmeter.analysis.attribution import Attribution, charge_tail, episode_parts
+from sysmeter.analysis.causes import Cause
 from sysmeter.analysis.episodes import find_episodes
-from sysmeter.analysis.offcpu import OffCpu
-from sysmeter.analysis.reads import ThreadReads, thread_reads
-from sysmeter.analysis.slices import off_cpu_slices, switch_chain
-from sysmeter.analysis.summary import summarize
-from sysmeter.analysis.tail import SlowMessages, slow_messages
-from sysmeter.analysis.timeline import Layer, Timeline, build_timeline, slice_layer
-from tests.support.runs import COMM, T_START, TIDS, Away, Run, build, event, events_array, switch
-
-SPAN = 120
-REST = Cause("own service", "", "witnessed")
-
-
-@st.composite
-def layers(draw: st.DrawFn) -> list[Layer]:
-    found = []
-    for number in range(draw(st.integers(0, 3))):
-        cuts = sorted(draw(st.lists(st.integers(-10, SPAN + 10), max_size=12)))
-        pairs = list(zip(cuts[::2], cuts[1::2], strict=False))
-        causes = tuple(Cause(f"layer {number}", str(k), "witnessed") for k in range(3))
-        codes = draw(st.lists(st.integers(0, 2), min_size=len(pairs), max_size=len(pairs)))
-        start = np.array([p[0] for p in pairs], np.int64)
-        end = np.array([p[1] for p in pairs], np.int64)
-        found.append(Layer(start, end, np.array(codes, np.int64), causes))
-    return found
-
-
-INTERVALS = st.lists(
-    st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)).map(lambda pair: (min(pair), max(pair))),
-    max_size=20,
-)
-
-
-def cause_at(t: int, found: list[Layer]) -> Cause:
-    for layer in found:
-        for start, end, code in zip(layer.t_start_ns, layer.t_end_ns, layer.cause, strict=True):
-            if start <= t < end:
-                return layer.causes[code]
-    return REST
-
-
-def arrays(intervals: list[tuple[int, int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    pairs = np.array(intervals, np.int64).reshape(-1, 2)
-    return pairs[:, 0].copy(), pairs[:, 1].copy()
-
-
-@given(layers())
-def test_a_timeline_is_a_partition_in_which_the_first_layer_wins(found: list[Layer]) -> None:
-    timeline = build_timeline("feed", 0, SPAN, found, REST)
-    assert timeline.bounds_ns[0] == 0
-    assert timeline.bounds_ns[-1] == SPAN
-    assert (np.diff(timeline.bounds_ns) > 0).all()
-    for t in range(SPAN):
-        segment = int(np.searchsorted(timeline.bounds_ns, t, side="right")) - 1
-        assert timeline.causes[timeline.cause[segment]] == cause_at(t, found)
-
-
-@given(layers(), INTERVALS)
-def test_charged_time_is_that_of_a_count_by_the_nanosecond(
-    found: list[Layer], intervals: list[tuple[int, int]]
-) -> None:
-    timeline = build_timeline("feed", 0, SPAN, found, REST)
-    expected: dict[Cause, int] = {}
-    for start, end in intervals:
-        for t in range(start, end):
-            cause = cause_at(t, found)
-            expected[cause] = expected.get(cause, 0) + 1
-    charged = timeline.charge(*arrays(intervals)).tolist()
-    assert {c: n for c, n in zip(timeline.causes, charged, strict=True) if n} == expected
-    assert sum(charged) == sum(end - start for start, end in intervals)
-
-
-@given(layers(), INTERVALS)
-def test_parts_of_an_interval_add_up_to_it(found: list[Layer], intervals: list[tuple[int, int]]) -> None:
-    timeline = build_timeline("feed", 0, SPAN, found, REST)
-    owner, cause, time = timeline.parts(*arrays(intervals))
-    assert (time > 0).all()
-    for number, (start, end) in enumerate(intervals):
-        mine = owner == number
-        assert int(time[mine].sum()) == end - start
-    totals = np.zeros(len(timeline.causes), np.int64)
-    np.add.at(totals, cause, time)
-    assert totals.tolist() == timeline.charge(*arrays(intervals)).tolist()
+from sysmeter.analysis.tail import SlowMessages, Wait
+from sysmeter.analysis.timeline import Timeline, build_timeline
+from sysmeter.recording import Recording
+from tests.support.diagnosed import attributed, diagnosed
+from tests.support.layers import layers
+from tests.support.madeup import runs
+from tests.support.runs import Run, build
 
 
 @st.composite
@@ -103,8 +30,7 @@ def slow_samples(draw: st.DrawFn) -> SlowMessages:
     decided, rows = 0, []
     for start in t0:
         decided = max(decided, start) + draw(st.integers(0, 15))
-        room = draw(st.integers(start, decided))
-        rows.append((start, room, draw(st.integers(room, decided)), decided))
+        rows.append((start, *sorted(draw(st.integers(start, decided)) for _ in range(4)), decided))
     return SlowMessages(np.arange(n), *np.array(rows, np.int64).T)
 
 
@@ -131,150 +57,170 @@ def test_episodes_are_the_components_and_their_holds_partition_them(slow: SlowMe
 
     # Each instant is held by the holder of the oldest slow message that is undecided then.
     holds = [
-        (start, end, thread)
+        (*row, thread)
         for thread, hold in found.holds.items()
-        for start, end in zip(hold.t_start_ns.tolist(), hold.t_end_ns.tolist(), strict=True)
+        for row in zip(
+            hold.t_start_ns.tolist(), hold.t_end_ns.tolist(), hold.episode.tolist(), hold.wait.tolist(), strict=True
+        )
     ]
-    for start, end, _, _ in expected:
+    for number, (start, end, _, _) in enumerate(expected):
         for t in range(start, end):
             oldest = next(k for k in range(len(slow)) if slow.t_decided_ns[k] > t)
-            feed = slow.t_room_ns[oldest] <= t < slow.t_released_ns[oldest]
-            assert [thread for s, e, thread in holds if s <= t < e] == ["feed" if feed else "strategy"]
+            thread, wait = holder(slow, oldest, t)
+            assert [row[2:] for row in holds if row[0] <= t < row[1]] == [(number, wait, thread)]
 
 
-CHAIN_TASKS = ((TIDS["strategy"], COMM), (11, b"one"), (12, b"two"), (0, b"swapper/1"))
+def holder(slow: SlowMessages, k: int, t_ns: int) -> tuple[str, Wait]:
+    """Who holds message ``k`` at an instant of its response time, and what it waits for."""
+    for until, thread, wait in (
+        (slow.t_room_ns, "strategy", Wait.QUEUE_FULL),
+        (slow.t_free_ns, "feed", Wait.BACKLOG),
+        (slow.t_released_ns, "feed", Wait.OWN),
+        (slow.t_taken_ns, "strategy", Wait.BACKLOG),
+    ):
+        if t_ns < until[k]:
+            return thread, wait
+    return "strategy", Wait.OWN
+
+
+Key = tuple[str, Cause]
+
+
+def named(cause: Cause, wait: Wait) -> Cause:
+    """As a message meets it: a thread's work on others is no service to this one."""
+    if cause.cause != causes.OWN_SERVICE or wait == Wait.OWN:
+        return cause
+    word = causes.BACKLOG if wait == Wait.BACKLOG else causes.QUEUE_FULL
+    return Cause(word, "", cause.evidence)
+
+
+def without_own_words(cause: Cause) -> Cause:
+    """Backlog and a full queue have words of their own, which the oracle does not repeat."""
+    return Cause(cause.cause, "", cause.evidence) if cause.cause in (causes.BACKLOG, causes.QUEUE_FULL) else cause
+
+
+def segments_of(found: Attribution, thread: str, start: int, end: int) -> list[tuple[int, int, Cause]]:
+    """What the timeline of a thread says of an interval, piece by piece."""
+    timeline = found.timelines[thread]
+    bounds = timeline.bounds_ns.tolist()
+    return [
+        (max(start, low), min(end, high), timeline.causes[code])
+        for low, high, code in zip(bounds[:-1], bounds[1:], timeline.cause.tolist(), strict=True)
+        if max(start, low) < min(end, high)
+    ]
+
+
+def course(slow: SlowMessages, k: int, start: int, end: int) -> list[tuple[int, int, str, Wait]]:
+    """Who held message ``k`` between two instants of its response time."""
+    edges = [int(values[k]) for values in (slow.t_room_ns, slow.t_free_ns, slow.t_released_ns, slow.t_taken_ns)]
+    cuts = sorted({start, end, *(edge for edge in edges if start < edge < end)})
+    return [(low, high, *holder(slow, k, low)) for low, high in itertools.pairwise(cuts)]
 
 
 @st.composite
-def broken_chains(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], ThreadReads]:
-    """Any switch events at all, in any disorder of links, with any gaps beside them."""
-    rows = []
-    for t in sorted(draw(st.lists(st.integers(0, 200_000), max_size=25, unique=True))):
-        if draw(st.booleans()) and draw(st.booleans()):
-            rows.append(event(t_ns=t, kind=2, cpu=1, tid=TIDS["strategy"], comm=COMM))
-            continue
-        pair = draw(st.lists(st.sampled_from(CHAIN_TASKS), min_size=2, max_size=2, unique=True))
-        rows.append(switch(t, draw(st.integers(0, 1)), pair[0], pair[1], draw(st.sampled_from([0, 0x100, 1, 4]))))
-    cuts = sorted(draw(st.lists(st.integers(0, 210_000), max_size=20, unique=True)))
-    pairs = np.array(list(zip(cuts[::2], cuts[1::2], strict=False)), np.int64).reshape(-1, 2)
-    start, end = pairs[:, 0].copy(), pairs[:, 1].copy()
-    return events_array(rows), ThreadReads(start, end, (start, end), 0, 210_000, 5_000)
+def small_timelines(draw: st.DrawFn) -> dict[str, Timeline]:
+    own = Cause(causes.OWN_SERVICE, "", causes.WITNESSED)
+    return {thread: build_timeline(thread, 0, 400, draw(layers()), own) for thread in ("feed", "strategy")}
 
 
-@given(broken_chains())
-def test_whatever_the_chain_slices_are_disjoint_and_their_runs_cover_them(
-    case: tuple[np.ndarray[Any, Any], ThreadReads],
-) -> None:
-    events, reads = case
-    slices = off_cpu_slices(switch_chain(events), "strategy", TIDS["strategy"], reads, 210_000)
-    assert (slices.t_in_ns >= slices.t_out_ns).all()
-    assert (slices.t_in_ns[:-1] <= slices.t_out_ns[1:]).all()
-    runs = slices.runs
-    assert (runs.t_end_ns >= runs.t_start_ns).all()
-    for number in range(len(slices)):
-        mine = np.flatnonzero(runs.slice_index == number)
-        assert runs.t_start_ns[mine[0]] == slices.t_out_ns[number]
-        assert runs.t_end_ns[mine[-1]] == slices.t_in_ns[number]
-        assert (runs.t_end_ns[mine[:-1]] == runs.t_start_ns[mine[1:]]).all()
-    # No slice reaches past an instant at which the thread is known to have run.
-    for t in np.concatenate(reads.instants_ns).tolist():
-        assert not ((slices.t_out_ns + 1_000 < t) & (t < slices.t_in_ns)).any()
-    layer = slice_layer(slices)
-    assert (layer.t_start_ns[1:] >= layer.t_end_ns[:-1]).all()
-    assert int((layer.t_end_ns - layer.t_start_ns).sum()) == int((slices.t_in_ns - slices.t_out_ns).sum())
+@given(slow_samples(), small_timelines())
+def test_charges_are_those_of_a_count_by_the_nanosecond(slow: SlowMessages, timelines: dict[str, Timeline]) -> None:
+    def held_by(k: int, t: int) -> Key:
+        thread, wait = holder(slow, k, t)
+        timeline = timelines[thread]
+        segment = int(np.searchsorted(timeline.bounds_ns, t, side="right")) - 1
+        return thread, named(timeline.causes[timeline.cause[segment]], wait)
 
-
-@st.composite
-def runs(draw: st.DrawFn) -> Run:
-    """Whole runs: both threads away at any times, for any reason, seen by the kernel or not."""
-    away = []
-    for thread in ("feed", "strategy"):
-        t = T_START
-        for _ in range(draw(st.integers(0, 4))):
-            t += draw(st.integers(10_000, 1_500_000))
-            length = draw(st.integers(6_000, 900_000))
-            stolen = draw(st.booleans())
-            state = draw(st.sampled_from([0, 0x100, 1, 4]))
-            cut = draw(st.integers(1, length - 2_001))
-            taken = [(11, b"one", cut), (12, b"two", length - 2_000 - cut)]
-            woken = draw(st.integers(1, length - 2_001)) if state in (1, 4) and draw(st.booleans()) else None
-            lose = draw(st.sampled_from([None, None, 1]))
-            lost_in = draw(st.booleans()) and draw(st.booleans())
-            away.append(Away(thread, t, length, None if stolen else taken, state, woken, lost_in, lose))
-            t += length
-    return Run(
-        n_messages=draw(st.integers(130, 900)),
-        n_warmup=draw(st.integers(0, 20)),
-        away=away,
-        mode=draw(st.sampled_from(["paced", "paced", "flat"])),
-        ring_slots=draw(st.sampled_from([16, 4_096])),
-        probes=draw(st.booleans()),
-    )
-
-
-def oracle(slow: SlowMessages, timelines: dict[str, Timeline]) -> dict[tuple[str, Cause], int]:
-    """Every piece of every slow message against every segment of its holder's timeline."""
-    times: dict[tuple[str, Cause], int] = {}
+    sample_time: collections.Counter[Key] = collections.Counter()
+    samples: collections.Counter[Key] = collections.Counter()
     for k in range(len(slow)):
-        t0, room, released, decided = (
-            int(values[k]) for values in (slow.t0_ns, slow.t_room_ns, slow.t_released_ns, slow.t_decided_ns)
-        )
-        for thread, start, end in (
-            ("strategy", t0, room),
-            ("feed", room, released),
-            ("strategy", released, decided),
-        ):
-            timeline = timelines[thread]
-            bounds = timeline.bounds_ns.tolist()
-            for low, high, code in zip(bounds[:-1], bounds[1:], timeline.cause.tolist(), strict=True):
-                overlap = min(end, high) - max(start, low)
-                if overlap > 0:
-                    key = (thread, timeline.causes[code])
-                    times[key] = times.get(key, 0) + overlap
-    return times
+        keys = [held_by(k, t) for t in range(int(slow.t0_ns[k]), int(slow.t_decided_ns[k]))]
+        sample_time.update(keys)
+        samples.update(set(keys))
+    wall: collections.Counter[Key] = collections.Counter()
+    for t in range(400):
+        undecided = [k for k in range(len(slow)) if slow.t0_ns[k] <= t < slow.t_decided_ns[k]]
+        if undecided:
+            wall[held_by(undecided[0], t)] += 1
+    charges = {
+        (thread, without_own_words(cause)): charge
+        for (thread, cause), charge in charge_tail(slow, find_episodes(slow), timelines).items()
+    }
+    assert {key: charge.sample_time_ns for key, charge in charges.items()} == sample_time
+    assert {key: charge.samples for key, charge in charges.items()} == samples
+    assert {key: charge.wall_time_ns for key, charge in charges.items() if charge.wall_time_ns} == wall
+
+
+def oracle(found: Attribution) -> tuple[dict[Key, int], dict[Key, int]]:
+    """Every piece of every slow message against every segment of its holder's timeline: time and samples by cause."""
+    slow = found.slow
+    times: dict[Key, int] = {}
+    samples: dict[Key, set[int]] = {}
+    for k in range(len(slow)):
+        for low, high, thread, wait in course(slow, k, int(slow.t0_ns[k]), int(slow.t_decided_ns[k])):
+            for start, end, cause in segments_of(found, thread, low, high):
+                key = thread, named(cause, wait)
+                times[key] = times.get(key, 0) + end - start
+                samples.setdefault(key, set()).add(k)
+    return times, {key: len(members) for key, members in samples.items()}
+
+
+def wall_oracle(found: Attribution) -> list[dict[Key, int]]:
+    """The parts of each episode: at each instant what held its oldest undecided message."""
+    slow, episodes = found.slow, []
+    done: int | None = None
+    for k in range(len(slow)):
+        start, end = int(slow.t0_ns[k]), int(slow.t_decided_ns[k])
+        if done is None or start > done:
+            episodes.append({})
+            done = start
+        for low, high, thread, wait in course(slow, k, max(start, done), max(end, done)):
+            for a, b, cause in segments_of(found, thread, low, high):
+                key = thread, named(cause, wait)
+                episodes[-1][key] = episodes[-1].get(key, 0) + b - a
+        done = max(done, end)
+    return episodes
 
 
 @settings(max_examples=60)
 @given(runs(), st.integers(1, 400_000))
-def test_sample_time_is_the_oracles_and_nothing_is_lost(run: Run, threshold_ns: int) -> None:
-    recording = build(run)
-    events = recording["kernel_events"]
-    off_cpu = {}
-    for thread, tid in TIDS.items():
-        reads = thread_reads(recording, thread, events)
-        end = recording.meta["run"]["t_end_ns"]
-        off_cpu[thread] = OffCpu(off_cpu_slices(switch_chain(events), thread, tid, reads, end), reads)
-    found = attribute(recording, off_cpu, slow_messages(recording, threshold_ns))
-    charged = {
-        (thread, cause): time
-        for thread, timeline in found.timelines.items()
-        for cause, time in zip(timeline.causes, found.sample_time_ns[thread].tolist(), strict=True)
-        if time
-    }
-    assert charged == oracle(found.slow, found.timelines)
+def test_times_samples_and_episodes_are_the_oracles(run: Run, threshold_ns: int) -> None:
+    found = attributed(build(run), threshold_ns)
+    times, samples = oracle(found)
+    walls = wall_oracle(found)
+    charges = {(thread, without_own_words(cause)): charge for (thread, cause), charge in found.charges.items()}
+    assert len(charges) == len(found.charges)
+    assert {key: charge.sample_time_ns for key, charge in charges.items() if charge.sample_time_ns} == times
+    assert {key: charge.samples for key, charge in charges.items() if charge.sample_time_ns} == samples
+    whole: dict[Key, int] = {}
+    for parts in walls:
+        for key, time in parts.items():
+            whole[key] = whole.get(key, 0) + time
+    assert {key: charge.wall_time_ns for key, charge in charges.items() if charge.wall_time_ns} == whole
+    listed = episode_parts(found, np.arange(len(found.episodes)))
+    assert [
+        {(thread, without_own_words(cause)): time for (thread, cause), time in listed[number].items()}
+        for number in range(len(found.episodes))
+    ] == walls
 
 
 @settings(max_examples=60)
-@given(runs())
-def test_witnessed_inferred_and_unexplained_are_the_whole(run: Run) -> None:
-    result = summarize(build(run))
-    tail = result["tail"]
+@given(runs(), st.one_of(st.none(), st.integers(1, 400_000)))
+def test_witnessed_inferred_and_unexplained_are_the_whole(run: Run, above_ns: int | None) -> None:
+    recording = build(run)
+    tail = diagnosed(recording, above_ns)["tail"]
     if tail["threshold_ns"] is None:
         return
-    for key in ("sample_time", "wall_time"):
-        assert sum(tail[key][f"{evidence}_ns"] for evidence in EVIDENCE) == tail[key]["whole_ns"]
-    assert sum(row["sample_time_ns"] for row in tail["causes"]) == tail["sample_time"]["whole_ns"]
-    assert sum(row["wall_time_ns"] for row in tail["causes"]) == tail["wall_time"]["whole_ns"]
-    if tail["threshold_source"] == "p99.9":
-        assert tail["samples"] * 1_000 >= result["latency"]["total"]["count"]
-    exact = result["latency"]["total"][
-        {"p99.9": "p99_9_ns", "p99": "p99_ns", "p90": "p90_ns"}[tail["threshold_source"]]
-    ]
-    assert tail["threshold_ns"] <= exact < tail["threshold_ns"] * 1.008 + 1
     assert tail["n_above_in_histogram"] == tail["n_above_found"]
-    for episode in tail["episodes"]:
-        assert sum(part["time_ns"] for part in episode["parts"]) == episode["duration_ns"]
-        assert episode["peak_ns"] <= episode["duration_ns"]
-    if not tail["episodes_not_listed"]:
-        assert sum(episode["duration_ns"] for episode in tail["episodes"]) == tail["wall_time"]["whole_ns"]
-        assert sum(episode["n_messages"] for episode in tail["episodes"]) == tail["samples"]
+    if not run.probes or run.lost:
+        assert tail["not_inferred_because"]
+        assert only_own_service(recording, above_ns)
+    floor_ns = recording.meta["run"]["tail_floor_ns"]
+    assert tail["threshold_ns"] > floor_ns or recording.meta["run"]["storage"] == "full"
+
+
+def only_own_service(recording: Recording, above_ns: int | None) -> bool:
+    """Whether nothing is inferred but a large batch's own pace, which no probe is needed for."""
+    rows = diagnosed(recording, above_ns)["causes"]
+    own = (causes.OWN_SERVICE, causes.BACKLOG, causes.QUEUE_FULL)
+    return all(row["cause"] in own for row in rows if row["evidence"] == causes.INFERRED)

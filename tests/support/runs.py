@@ -7,7 +7,6 @@ those of a real run do. Nothing is random.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,206 +14,26 @@ import numpy as np
 from sysmeter import records
 from sysmeter.hist import bucket_index, n_buckets
 from sysmeter.recording import FORMAT, Recording
+from tests.support.kernelevents import COMM, CPUS, TIDS, event, events_array, switch
+from tests.support.loop import READ_NS, T_START, Away, Run, away_events, intended, simulate
 
-T_START = 1_000_000_000
-TIDS = {"feed": 2001, "strategy": 2002}
-CPUS = {"feed": 0, "strategy": 1}
-COMM = b"sysmeter-load"
-READ_NS = 40  # between two clock reads of a spinning thread
-SERVICE_NS = 150  # a batch of one message
-PER_MESSAGE_NS = 20
+__all__ = [
+    "COMM",
+    "CPUS",
+    "READ_NS",
+    "TIDS",
+    "T_START",
+    "Away",
+    "Run",
+    "build",
+    "event",
+    "events_array",
+    "intended",
+    "switch",
+]
+
 GAP_THRESHOLD_NS = 5_000
 SUB_BITS = 7
-
-PREEMPTED, THROTTLED, ASLEEP, STOPPED = 0x100, 0x100, 0x1, 0x4
-
-
-@dataclass
-class Away:
-    """A stretch in which a thread does not run. ``runners`` None: stolen, no guest event is left by it.
-
-    ``runners`` are ``(tid, comm, duration_ns)``; durations add up to the length less ``entry_ns`` and
-    ``exit_ns``, which pass between the thread's clock reads and the switch events.
-    """
-
-    thread: str
-    t_start_ns: int
-    length_ns: int
-    runners: list[tuple[int, bytes, int]] | None = None
-    prev_state: int = PREEMPTED
-    woken_after_ns: int | None = None  # from the switch-out
-    lose_switch_in: bool = False
-    lose_switch_between: int | None = None  # index of the runner whose switch-in is not seen
-    faults: list[tuple[int, int, int]] = field(default_factory=list)  # (offset_ns, address, flags)
-    entry_ns: int = 1_200
-    exit_ns: int = 800
-
-
-def event(**fields: Any) -> np.void:
-    row = np.zeros(1, records.KERNEL_EVENT)
-    for name, value in fields.items():
-        row[name] = value
-    return row[0]
-
-
-def switch(t_ns: int, cpu: int, prev: tuple[int, bytes], following: tuple[int, bytes], state: int = 0) -> np.void:
-    return event(
-        t_ns=t_ns,
-        kind=records.EVENT_SWITCH,
-        cpu=cpu,
-        tid=prev[0],
-        comm=prev[1],
-        other_tid=following[0],
-        other_comm=following[1],
-        value=state,
-    )
-
-
-def events_array(rows: list[np.void]) -> np.ndarray[Any, Any]:
-    array = np.array(rows, records.KERNEL_EVENT)
-    return array[array["t_ns"].argsort(kind="stable")]
-
-
-def away_events(away: Away) -> list[np.void]:
-    """The kernel events of one stretch, with links broken as asked."""
-    rows: list[np.void] = []
-    cpu, me = CPUS[away.thread], (TIDS[away.thread], COMM)
-    if away.runners is not None:
-        t = away.t_start_ns + away.entry_ns
-        t_out = t
-        previous = me
-        for index, (tid, comm, duration) in enumerate(away.runners):
-            if index != away.lose_switch_between:
-                rows.append(switch(t, cpu, previous, (tid, comm), away.prev_state if previous == me else 0))
-            previous = (tid, comm)
-            t += duration
-        if not away.lose_switch_in:
-            rows.append(switch(t, cpu, previous, me))
-        if away.woken_after_ns is not None:
-            rows.append(
-                event(
-                    t_ns=t_out + away.woken_after_ns,
-                    kind=records.EVENT_WAKEUP,
-                    cpu=cpu,
-                    tid=me[0],
-                    comm=me[1],
-                    other_tid=1,
-                    other_comm=b"systemd",
-                    value=cpu,
-                )
-            )
-    for offset, address, flags in away.faults:
-        rows.append(
-            event(
-                t_ns=away.t_start_ns + offset,
-                kind=records.EVENT_PAGE_FAULT,
-                cpu=cpu,
-                tid=me[0],
-                comm=me[1],
-                value=address,
-                value2=0x401000,
-                flags=flags,
-            )
-        )
-    return rows
-
-
-@dataclass
-class Run:
-    """What :func:`build` makes a Recording of."""
-
-    n_messages: int = 3_000
-    n_warmup: int = 500
-    rate_hz: int = 100_000
-    mode: str = "paced"
-    ring_slots: int = 4_096
-    away: list[Away] = field(default_factory=list)
-    extra_events: list[np.void] = field(default_factory=list)
-    collections: list[tuple[int, int, int]] = field(default_factory=list)  # (start, end, generation)
-    probes: bool = True
-    lost: int = 0
-    missed: int = 0
-    tail_batches: int | None = None  # keep only so many of the slowest batches
-
-
-def intended(run: Run, message: int) -> int:
-    return T_START + message * 10**9 // run.rate_hz
-
-
-def _free_at(t_ns: int, away: list[Away]) -> int:
-    """The first instant from ``t_ns`` on at which the thread is there."""
-    for part in away:
-        if part.t_start_ns <= t_ns < part.t_start_ns + part.length_ns:
-            t_ns = part.t_start_ns + part.length_ns
-    return t_ns
-
-
-def _work(t_ns: int, work_ns: int, away: list[Away]) -> int:
-    """When work of a length begun at ``t_ns`` is done, with the thread away meanwhile as told."""
-    end = t_ns + work_ns
-    for part in away:
-        if t_ns < part.t_start_ns < end:
-            end += part.length_ns
-    return end
-
-
-def simulate(run: Run) -> tuple[list[int], list[tuple[int, int, int, int]], int]:
-    """Releases by message, batches ``(popped, decided, first, n)``, and how often the ring was full."""
-    feed = sorted((a for a in run.away if a.thread == "feed"), key=lambda a: a.t_start_ns)
-    strategy = sorted((a for a in run.away if a.thread == "strategy"), key=lambda a: a.t_start_ns)
-    releases: list[int] = []
-    batches: list[tuple[int, int, int, int]] = []
-    done_at: list[int] = []  # by message: when its slot came back
-    full_waits = 0
-    t_feed = T_START - 1_000
-    t_strategy = T_START - 1_000
-    popped_next = 0
-    for message in range(run.n_messages):
-        t = _work(t_feed, READ_NS, feed)
-        if run.mode == "paced":
-            t = max(t, intended(run, message))
-        while True:
-            blocker = message - run.ring_slots
-            # Take batches until the slot this message needs is known to be free, or none is needed.
-            while blocker >= len(done_at):
-                t_strategy, popped_next = _take(releases, batches, done_at, strategy, t_strategy, popped_next)
-            break
-        if blocker >= 0 and done_at[blocker] > t:
-            full_waits += 1
-            t = done_at[blocker] + READ_NS
-        t = _free_at(t, feed)
-        releases.append(t)
-        t_feed = t
-        # Whatever the strategy pops before the next release is decided now.
-        while popped_next < len(releases):
-            t_pop = _pop_time(releases, strategy, t_strategy, popped_next)
-            t_next = intended(run, message + 1) if run.mode == "paced" else t_feed + READ_NS
-            t_next = _free_at(max(t_next, t_feed + READ_NS), feed)
-            if t_pop >= t_next and message + 1 < run.n_messages:
-                break
-            t_strategy, popped_next = _take(releases, batches, done_at, strategy, t_strategy, popped_next)
-    return releases, batches, full_waits
-
-
-def _pop_time(releases: list[int], strategy: list[Away], t_strategy: int, first: int) -> int:
-    return _free_at(max(t_strategy, releases[first] + READ_NS), strategy)
-
-
-def _take(
-    releases: list[int],
-    batches: list[tuple[int, int, int, int]],
-    done_at: list[int],
-    strategy: list[Away],
-    t_strategy: int,
-    first: int,
-) -> tuple[int, int]:
-    t_pop = _pop_time(releases, strategy, t_strategy, first)
-    n = int(np.searchsorted(np.array(releases[first:]), t_pop - READ_NS, side="right"))
-    n = max(n, 1)
-    decided = _work(t_pop, SERVICE_NS + n * PER_MESSAGE_NS, strategy)
-    batches.append((t_pop, decided, first, n))
-    done_at += [decided + READ_NS] * n
-    return decided + READ_NS, first + n
 
 
 def build(run: Run) -> Recording:
@@ -248,7 +67,7 @@ def build(run: Run) -> Recording:
     for thread in records.THREADS:
         away = sorted((a for a in run.away if a.thread == thread), key=lambda a: a.t_start_ns)
         rows = [
-            (a.t_start_ns, a.t_start_ns + a.length_ns, records.GAP_IN_SPIN)
+            (a.t_start_ns, a.t_start_ns + a.length_ns, _where(a, batch_rows))
             for a in away
             if a.length_ns > GAP_THRESHOLD_NS
         ]
@@ -276,7 +95,7 @@ def build(run: Run) -> Recording:
         "context_switch": {**ok, "broken_links": n_broken},
         "runq_delay": {**ok, "broken_links": None},
         "page_fault": {**ok, "broken_links": None},
-        "syscalls": {**ok, "broken_links": None},
+        **{name: {**ok, "broken_links": None} for name in ("syscalls", "interrupts", "softirqs", "migrations")},
     }
     meta: dict[str, Any] = {
         "format": FORMAT,
@@ -382,6 +201,7 @@ def build(run: Run) -> Recording:
                 n + sum(1 for _, _, g in run.collections if g == k) for k, n in enumerate((10, 2, 0))
             ],
         },
+        "throttled_periods": run.throttled_periods,
         "interrupted": False,
         "notes": [],
     }
@@ -403,6 +223,11 @@ def build(run: Run) -> Recording:
     return Recording(meta, arrays)
 
 
+def _where(away: Away, batch_rows: list[tuple[int, int, int, int]]) -> int:
+    at_work = any(popped < away.t_start_ns < decided for popped, decided, _, _ in batch_rows)
+    return records.GAP_IN_BATCH if at_work and away.thread == "strategy" else records.GAP_IN_SPIN
+
+
 def _histogram(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     counts = np.zeros(n_buckets(SUB_BITS), np.int64)
     for value in values.tolist():
@@ -413,7 +238,15 @@ def _histogram(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _edges(events: np.ndarray[Any, Any], thread: str, t_window: int, t_end: int, run: Run) -> dict[str, dict[str, Any]]:
     """Edges whose witnesses agree with the events, as the kernel's own counters would."""
     tid = TIDS[thread]
+    spans = [(a.t_start_ns, a.t_start_ns + a.length_ns) for a in run.away if a.thread == thread]
     low, high = t_window - 900, t_end + 300
+    # A thread that is away reads nothing: the edges lie before and after.
+    for start, end in sorted(spans, reverse=True):
+        low = start if start < low < end else low
+    for start, end in sorted(spans):
+        high = end if start < high < end else high
+    t_first = max([low - 9_000, *(end for _, end in spans if end <= low)])
+    t_last = min([high + 9_000, *(start for start, _ in spans if start >= high)])
     during = events[(events["t_ns"] >= low) & (events["t_ns"] <= high)]
     out = during[(during["kind"] == records.EVENT_SWITCH) & (during["tid"] == tid)]
     n_involuntary = int(((out["value"] == 0) | (out["value"] == 0x100)).sum())
@@ -429,7 +262,7 @@ def _edges(events: np.ndarray[Any, Any], thread: str, t_window: int, t_end: int,
         elif away.prev_state in (0, 0x100):
             runq_ns += length  # schedstat takes throttling for waiting, too
     opened = {
-        "t_before_ns": low - 9_000,
+        "t_before_ns": t_first,
         "t_after_ns": low,
         "cpu": CPUS[thread],
         "voluntary_switches": 7,
@@ -444,7 +277,7 @@ def _edges(events: np.ndarray[Any, Any], thread: str, t_window: int, t_end: int,
     closed = {
         **opened,
         "t_before_ns": high,
-        "t_after_ns": high + 9_000,
+        "t_after_ns": t_last,
         "voluntary_switches": 7 + len(out) - n_involuntary,
         "involuntary_switches": 40 + n_involuntary,
         "minor_faults": 900 + n_faults,

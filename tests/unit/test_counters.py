@@ -10,6 +10,7 @@ import pytest
 from sysmeter.analysis.counters import RUN_QUEUE_TOLERANCE_PART, RUN_QUEUE_TOLERANCE_PER_WAIT_NS
 from sysmeter.analysis.summary import summarize
 from sysmeter.recording import Recording
+from tests.support.loop import THROTTLED
 from tests.support.runs import COMM, T_START, TIDS, Away, Run, build, event, switch
 
 MS = 1_000_000
@@ -51,7 +52,12 @@ def test_every_counter_has_the_same_keys_and_agrees_on_a_quiet_run() -> None:
 
 def test_switches_are_counted_by_kind_and_confirmed() -> None:
     asleep = Away(
-        "strategy", WINDOW + 9 * MS, 100_000, [(0, b"swapper/1", 98_000)], prev_state=1, woken_after_ns=90_000
+        "strategy",
+        WINDOW + 9 * MS,
+        100_000,
+        [(0, b"swapper/1", 98_000)],
+        prev_state=1,
+        woken_after_ns=90_000,
     )
     found = counters(run_with(preempted(), preempted(6), asleep))
     assert found["involuntary_switches"]["value"] == 2
@@ -242,7 +248,7 @@ def test_run_queue_delay_adds_both_waits_and_leaves_sleep_and_quota_out() -> Non
         prev_state=1,
         woken_after_ns=70_000,
     )
-    quota = Away("strategy", WINDOW + 12 * MS, 100_000, [(0, b"swapper/1", 98_000)])
+    quota = Away("strategy", WINDOW + 12 * MS, 100_000, [(0, b"swapper/1", 98_000)], THROTTLED)
     result = summarize(run_with(preempted(), asleep, quota))
     found = result["counters"]["strategy"]["runq_delay_ns"]
     assert found["value"] == 98_000 + 30_000
@@ -333,7 +339,7 @@ def test_events_on_another_clock_are_not_joined_to_anything(side: str) -> None:
     )
     assert found["involuntary_switches"]["agrees"] is None
     assert result["threads"]["strategy"]["off_cpu"] is None
-    assert {row["cause"] for row in result["tail"]["causes"]} <= {"gap", "own service"}
+    assert {row["cause"] for row in result["tail"]["causes"]} <= {"unexplained", "own service"}
     assert result["probes"]["context_switch"]["status"] == "ok"
     assert any("not used" in note for note in result["notes"])
 
@@ -362,7 +368,9 @@ def test_a_tolerance_as_large_as_the_lengths_cannot_confirm_them() -> None:
 
 
 def test_schedstat_counts_throttling_as_waiting() -> None:
-    recording = run_with(preempted(), Away("strategy", WINDOW + 12 * MS, 100_000, [(0, b"swapper/1", 98_000)]))
+    recording = run_with(
+        preempted(), Away("strategy", WINDOW + 12 * MS, 100_000, [(0, b"swapper/1", 98_000)], THROTTLED)
+    )
     found = counters(recording)["runq_delay_ns"]
     assert (found["value"], found["witness"]["value"], found["agrees"]) == (98_000, 196_000, True)
     assert "throttling" in found["reason"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from sysmeter.kernel.elf import exported_functions
+from sysmeter.kernel.elf import exported_functions, exported_object
+from sysmeter.kernel.interpreterlock import interpreter_lock
 from sysmeter.kernel.uprobe import executable_files
 
 NAMES = ("malloc", "calloc", "realloc", "free")
@@ -56,3 +58,32 @@ def test_mapped_code_is_listed_once_a_file() -> None:
     names = [name for _link, name in executable_files(os.getpid())]
     assert len(names) == len(set(names))
     assert any("libc" in os.path.basename(name) for name in names)
+
+
+@pytest.mark.kernel  # opens what another process has mapped
+def test_the_interpreter_lock_lies_where_the_linker_put_its_object() -> None:
+    place = interpreter_lock(os.getpid())
+    address = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+    assert place["address"] == address
+    assert (place["n_bytes"] or 0) > 10_000
+
+
+@pytest.mark.kernel
+def test_a_process_that_is_no_python_has_no_such_lock() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        place = interpreter_lock(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    assert (place["address"], place["n_bytes"]) == (None, None)
+    assert "_PyRuntime" in (place["reason"] or "")
+    gone = interpreter_lock(process.pid)
+    assert "cannot be read" in (gone["reason"] or "")
+
+
+@pytest.mark.parametrize("content", [b"", b"MZ", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 200])
+def test_a_file_of_another_kind_holds_no_object(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    assert exported_object(path, "_PyRuntime") is None

@@ -242,3 +242,23 @@ def test_no_events_no_slices() -> None:
     found = slices_of([], reads())
     assert len(found) == 0
     assert len(found.runs.task) == 0
+
+
+def test_a_switch_in_kernel_code_of_a_thread_in_user_mode_is_a_quota_used_up() -> None:
+    rows = [switch(100_000, CPU, ME, BASH, 0x100), switch(200_000, CPU, BASH, ME)]
+    own = reads((99_000, 201_000))
+    for traps, kind in (
+        (np.array([50_000, 98_999], np.int64), "throttled"),  # over before the thread read its clock again
+        (np.array([99_500], np.int64), "preempted"),  # it may have been preempted in that call
+        (None, "preempted"),  # calls were not recorded, or no group used up a quota
+    ):
+        found = off_cpu_slices(switch_chain(events_array(rows)), "strategy", ME[0], own, T_END, traps)
+        assert KINDS[int(found.kind[0])] == kind
+        assert bool(found.is_inferred[0]) == (kind == "throttled")
+
+
+def test_a_preemption_in_user_mode_is_never_a_quota() -> None:
+    rows = [switch(100_000, CPU, ME, BASH, 0), switch(200_000, CPU, BASH, ME)]
+    traps = np.empty(0, np.int64)
+    found = off_cpu_slices(switch_chain(events_array(rows)), "strategy", ME[0], reads((99_000, 201_000)), T_END, traps)
+    assert KINDS[int(found.kind[0])] == "preempted"

@@ -14,6 +14,7 @@ from sysmeter.analysis.episodes import find_episodes
 from sysmeter.analysis.reads import thread_reads
 from sysmeter.analysis.summary import summarize
 from sysmeter.analysis.tail import SlowMessages, find_tail, intended_ns, pushed_ns, slow_messages
+from sysmeter.analysis.traps import MAX_TRAP_NS
 from sysmeter.errors import RecordingError
 from sysmeter.recording import Recording
 from sysmeter.report.text import render_run
@@ -23,10 +24,10 @@ MS = 1_000_000
 WINDOW = T_START + 5 * MS  # 500 messages of warm-up at 100,000/s
 
 
-def slow(*rows: tuple[int, int, int, int]) -> SlowMessages:
-    """Messages ``(t0, room, released, decided)``, numbered in order."""
-    columns = np.array(rows, np.int64).reshape(-1, 4).T
-    return SlowMessages(np.arange(len(rows)), *columns)
+def slow(*messages: tuple[int, int, int, int]) -> SlowMessages:
+    """Of each message: t0, when there was room, release, decision; no thread is busy with another one."""
+    t0, room, released, decided = (np.array(values, np.int64) for values in zip(*messages, strict=True))
+    return SlowMessages(np.arange(len(t0)), t0, room, room, released, released, decided)
 
 
 def test_intended_time_of_a_large_number_does_not_overflow() -> None:
@@ -172,16 +173,16 @@ def test_a_release_read_after_the_decision_is_drawn_to_it_and_counted() -> None:
     assert (found.t_released_ns <= found.t_decided_ns).all()
 
 
-def test_faults_and_collections_in_an_episode_are_listed_and_not_charged() -> None:
+def test_faults_and_collections_in_an_episode_are_listed_and_a_collection_is_not_charged() -> None:
     away = Away("strategy", WINDOW + 3 * MS, 2 * MS, faults=[(1_000, 0x7F0012345000, 0)])
     run = Run(away=[away], collections=[(WINDOW + 3 * MS, WINDOW + 3 * MS + 300_000, 2)])
     episode = summarize(build(run))["tail"]["episodes"][0]
     fault, collection = episode["events"][1], episode["events"][0]
     assert fault["event"] == "page fault"
     assert fault["address"] == 0x7F0012345000
-    assert fault["duration_ns"] == 2 * MS
+    assert fault["duration_ns"] == MAX_TRAP_NS
     assert collection["relation"] == "concurrent"
-    assert {part["cause"] for part in episode["parts"]} == {"gap", "own service"}
+    assert {part["cause"] for part in episode["parts"]} == {"page fault", "outside the guest", "own service"}
 
 
 def test_flat_mode_counts_from_the_release() -> None:
