@@ -26,10 +26,13 @@ is_usable = True
 
 
 def cache_key(combination: dict[str, str]) -> str:
-    """Hash of all capstone sources, the bucket arithmetic, versions, CPU and combination."""
+    """Hash of all capstone sources, what they compile of the toolkit, versions, CPU and combination."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
-    sources = [*sorted(package.rglob("*.py")), package.parent / "sysmeter" / "buckets.py"]
+    toolkit = package.parent / "sysmeter"
+    # Of the toolkit, what compiled code takes functions or constants from.
+    compiled_in = [toolkit / f"{name}.py" for name in ("buckets", "injection", "records")]
+    sources = [*sorted(package.rglob("*.py")), *compiled_in]
     for source in sources:
         digest.update(f"{source.name}\0".encode())
         digest.update(source.read_bytes())

@@ -64,7 +64,11 @@ class MeasuredRun:
         self._gc_watch = GcWatch(self._memory.array("collections"), self._memory.array("collections_header"))
         gc.collect()
         cpus = dict(zip(self._loops, settings["cpus"], strict=True))
+        commands = {}
+        if getattr(combination.component("stall"), "TAKES_COMMANDS", False):
+            commands["commands"] = {"fd": self._memory.fd, **self._memory.describe()["stall"]}
         return {
+            **commands,
             "tgid": os.getpid(),
             "threads": {name: {"tid": self._tids[name], "cpu": cpus[name]} for name in self._loops},
             "control": {"fd": self._memory.fd, "stop_offset": layout.STOP * 8},

@@ -15,7 +15,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 _CLOCK_MONOTONIC = 1
+_CLOCK_THREAD_CPUTIME = 3
 _RUSAGE_THREAD = 1
+_MADV_DONTNEED = 4
 
 # mallinfo2 (glibc 2.33 and later) returns its struct through a hidden pointer; only on x86-64 is that an
 # ordinary first argument.
@@ -66,18 +68,32 @@ def store_release(typingctx, address, value):
     return types.void(types.int64, types.int64), codegen
 
 
+def _read_clock(builder, clock):
+    # alloca_once puts the timespec in the entry block: an alloca in a loop would overflow the stack.
+    timespec = cgutils.alloca_once(builder, _I64, size=2)
+    arguments = [_I32, _I64.as_pointer()]
+    _call(builder, "clock_gettime", _I32, arguments, [_I32(clock), timespec])
+    seconds = builder.load(timespec)
+    nanoseconds = builder.load(builder.gep(timespec, [_I64(1)]))
+    return builder.add(builder.mul(seconds, _I64(1_000_000_000)), nanoseconds)
+
+
 @intrinsic
 def clock_ns(typingctx):
     """CLOCK_MONOTONIC in ns, through the vDSO."""
 
     def codegen(context, builder, signature, args):
-        # alloca_once puts the timespec in the entry block: an alloca in a loop would overflow the stack.
-        timespec = cgutils.alloca_once(builder, _I64, size=2)
-        arguments = [_I32, _I64.as_pointer()]
-        _call(builder, "clock_gettime", _I32, arguments, [_I32(_CLOCK_MONOTONIC), timespec])
-        seconds = builder.load(timespec)
-        nanoseconds = builder.load(builder.gep(timespec, [_I64(1)]))
-        return builder.add(builder.mul(seconds, _I64(1_000_000_000)), nanoseconds)
+        return _read_clock(builder, _CLOCK_MONOTONIC)
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def thread_cpu_ns(typingctx):
+    """The CPU time this thread has used (CLOCK_THREAD_CPUTIME_ID) in ns: a system call."""
+
+    def codegen(context, builder, signature, args):
+        return _read_clock(builder, _CLOCK_THREAD_CPUTIME)
 
     return types.int64(), codegen
 
@@ -180,3 +196,31 @@ def mutex_unlock(typingctx, address):
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
+
+
+@intrinsic
+def sleep_ns(typingctx, duration_ns):
+    """clock_nanosleep(2) for so long by CLOCK_MONOTONIC; 0 when it was not broken off."""
+
+    def codegen(context, builder, signature, args):
+        timespec = cgutils.alloca_once(builder, _I64, size=2)
+        builder.store(builder.sdiv(args[0], _I64(1_000_000_000)), timespec)
+        builder.store(builder.srem(args[0], _I64(1_000_000_000)), builder.gep(timespec, [_I64(1)]))
+        arguments = [_I32, _I32, _I64.as_pointer(), _I64.as_pointer()]
+        nowhere = ir.Constant(_I64.as_pointer(), None)
+        values = [_I32(_CLOCK_MONOTONIC), _I32(0), timespec, nowhere]
+        return builder.sext(_call(builder, "clock_nanosleep", _I32, arguments, values), _I64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def drop_pages(typingctx, address, n_bytes):
+    """madvise(2) with MADV_DONTNEED: the next touch of each page is a fault; 0 when it worked."""
+
+    def codegen(context, builder, signature, args):
+        arguments = [_I64.as_pointer(), _I64, _I32]
+        values = [_pointer(builder, args[0]), args[1], _I32(_MADV_DONTNEED)]
+        return builder.sext(_call(builder, "madvise", _I32, arguments, values), _I64)
+
+    return types.int64(types.int64, types.int64), codegen

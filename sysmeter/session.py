@@ -1,6 +1,6 @@
 """One measured run from the observer's side: probes, workload, drain, Recording.
 
-``probes attach → self-test → workload warms up → window → workload ends → drain, detach → Recording``
+``probes: attach, self-test; workload: warm-up, window, end; probes: drain, detach; then the Recording``
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import signal
+import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sysmeter import __version__, clock, host, records
-from sysmeter.errors import EXIT_INTERRUPTED, RecordingError, SysmeterError, UsageError
+from sysmeter.errors import EXIT_INTERRUPTED, KernelError, RecordingError, SysmeterError, UsageError
 from sysmeter.recording import FORMAT, Recording, RecordingWriter
 from sysmeter.records import CAPSTONE, LIVE, WorkloadKind
 from sysmeter.workload import Workload, own_python
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from sysmeter.kernel import ProbeSet
+    from sysmeter.kernel import ProbeResult, ProbeSet
 
-PROBE_NAMES = ("context_switch", "runq_delay", "page_fault", "syscalls")
+PROBE_NAMES = ("context_switch", "runq_delay", "page_fault", "syscalls", "interrupts", "softirqs", "migrations")
 AUDIT_PROBE = "allocations"
 
 # The package that is started as the workload's process.
@@ -52,7 +53,10 @@ class Interrupted(SysmeterError):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run of the capstone is asked to do. ``seconds`` counts the warm-up; None means the whole message file."""
+    """What a run of the capstone is asked to do. ``seconds`` counts the warm-up; None means the whole message file.
+
+    ``chosen_probes`` are names of the catalogue, those that they require included; they count where ``probes`` is set.
+    """
 
     workload: ClassVar[WorkloadKind] = CAPSTONE
 
@@ -66,6 +70,7 @@ class RunSettings:
     loop: bool = False
     precision_bits: int = 7
     probes: bool = True
+    chosen_probes: tuple[str, ...] = PROBE_NAMES
     stop_above_ns: int | None = None
     gap_threshold_ns: int = 5_000
     instrument: int = 42
@@ -79,7 +84,7 @@ class RunSettings:
     @property
     def probe_names(self) -> tuple[str, ...]:
         """The probes that the run asks for, whether or not they can be had."""
-        return (*PROBE_NAMES, AUDIT_PROBE) if self.audit else PROBE_NAMES
+        return tuple(dict.fromkeys((*self.chosen_probes, AUDIT_PROBE))) if self.audit else self.chosen_probes
 
 
 @dataclass(frozen=True)
@@ -87,12 +92,11 @@ class LiveSettings:
     """What a run of the live workload is asked to do. ``seconds`` counts the warm-up.
 
     ``gc`` is a policy as :mod:`sysmeter.gcpolicy` words it, ``threads`` the number of other Python threads of the
-    process, ``orders`` the size of the order cache.
+    process, ``orders`` the size of the order cache. ``takes_commands``: see sysmeter.injection.
     """
 
     workload: ClassVar[WorkloadKind] = LIVE
     audit: ClassVar[bool] = False  # Python allocates all the time: there is no zero to audit
-    probe_names: ClassVar[tuple[str, ...]] = PROBE_NAMES
 
     cpus: tuple[int]
     mode: str = "paced"
@@ -105,6 +109,13 @@ class LiveSettings:
     gc: str = "default"
     threads: int = 0
     orders: int = 20_000
+    takes_commands: bool = False
+    chosen_probes: tuple[str, ...] = PROBE_NAMES
+
+    @property
+    def probe_names(self) -> tuple[str, ...]:
+        """The probes that the run asks for, whether or not they can be had."""
+        return self.chosen_probes
 
 
 class UnsavedRecording(SysmeterError):
@@ -131,8 +142,37 @@ class RunListener:
         """The threads have ended."""
 
 
-def run(settings: RunSettings | LiveSettings, out: Path, listener: RunListener | None = None) -> Recording:
-    """Carry out one run and save its Recording in ``out``.
+class Companion:
+    """What else the observer has to do while the window is open. Each method may be overridden.
+
+    It works in threads or processes of its own, on CPUs that are not measured where there are any.
+    """
+
+    def prepare(self, workload: Workload, ready: dict[str, Any]) -> None:
+        """The workload waits for its start; ``ready`` is its event, see sysmeter.workload.
+
+        Raises:
+            SysmeterError: the run cannot be carried out so.
+        """
+
+    def begin(self) -> None:
+        """The workload's threads have been told to start."""
+
+    def end(self) -> dict[str, Any]:
+        """The window is over, or there was none: nothing may go on after this. Returns what the Recording's meta keeps.
+
+        Called once for each call of :meth:`prepare`, also where that one failed.
+        """
+        return {}
+
+
+def run(
+    settings: RunSettings | LiveSettings,
+    out: Path,
+    listener: RunListener | None = None,
+    companion: Companion | None = None,
+) -> Recording:
+    """Carry out one run and save its Recording in ``out``; ``companion`` acts meanwhile.
 
     An interrupt (SIGINT, SIGTERM or SIGHUP) inside the run ends it in order, and what was measured is saved with
     ``interrupted`` set; a second one abandons it.
@@ -142,15 +182,19 @@ def run(settings: RunSettings | LiveSettings, out: Path, listener: RunListener |
     """
     if settings.audit and not settings.probes:
         raise UsageError("an audit needs the kernel probes, which are switched off", "leave out --audit or --no-probes")
-    return _Session(settings, out, listener or RunListener()).run()
+    return _Session(settings, out, listener or RunListener(), companion or Companion()).run()
 
 
 _PREPARING, _IN_WINDOW, _SAVING = range(3)
+_TWICE = "interrupted twice: what was measured is not saved"
 
 
 class _Session:
-    def __init__(self, settings: RunSettings | LiveSettings, out: Path, listener: RunListener) -> None:
+    def __init__(
+        self, settings: RunSettings | LiveSettings, out: Path, listener: RunListener, companion: Companion
+    ) -> None:
         self._settings = settings
+        self._companion = companion
         self._out = out
         self._listener = listener
         self._notes: list[str] = []
@@ -159,12 +203,14 @@ class _Session:
         self._wake_read_fd, self._wake_write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._workload: Workload | None = None
         self._housekeeping = host.unmeasured_cpus(settings.cpus)
+        self._observation: dict[str, Any] | None = None
 
     def run(self) -> Recording:
         """Everything, in order."""
         with RecordingWriter(self._out) as writer, self._signals(), self._own_affinity():
             settings = {**asdict(self._settings), "housekeeping_cpus": self._housekeeping}
             settings["cpus"] = list(self._settings.cpus)
+            settings["chosen_probes"] = list(self._settings.chosen_probes)
             command = own_python(_PACKAGES[self._settings.workload])
             with Workload(command, self._note, self._listener.say, self._wake_read_fd) as workload:
                 self._workload = workload
@@ -191,6 +237,10 @@ class _Session:
 
         with ProbeSet.open(self._settings.probe_names) as probes:
             probes.self_test()
+            try:
+                self._observation = {"costs": probes.measure_costs(), "reason": None}
+            except KernelError as error:
+                self._observation = {"costs": None, "reason": error.message}
             yield probes
 
     def _measure(
@@ -207,16 +257,27 @@ class _Session:
             probes.watch({thread["tid"]: name for name, thread in threads.items()})
         settings.update(ready.get("settings") or {})
         steal_before_ns = host.read_cpu_steal()
+        workload_threads = host.thread_names(ready["tgid"])
         tracers = set(host.tracer_pids(ready["tgid"]))
-        done = self._await_window(workload, probes, ready["expected_ns"])
-        self._phase = _SAVING
+        throttled_before = host.read_throttled_periods()
+        cpu_before_ns = time.process_time_ns()
+        observer_tids: set[int] = set()
+        try:
+            self._companion.prepare(workload, ready)
+            done = self._await_window(workload, probes, ready["expected_ns"])
+            observer_cpu_ns = time.process_time_ns() - cpu_before_ns
+            throttled_after = host.read_throttled_periods()
+        finally:
+            observer_tids |= set(host.thread_names(os.getpid()))
+            of_companion = self._companion.end()
         steal_after_ns = host.read_cpu_steal()
+        workload_threads |= host.thread_names(ready["tgid"])
         done["process"]["tracer_pids"] = sorted(tracers | set(host.tracer_pids(ready["tgid"])))
         if "ring_slots" in done["run"]:
             settings["ring_slots"] = done["run"]["ring_slots"]
         arrays = workload.read_arrays(done["arrays"])
         arrays["kernel_events"] = np.empty(0, records.KERNEL_EVENT)
-        statuses: dict[str, Any] = {name: _probe_off() for name in self._settings.probe_names}
+        statuses: dict[str, Any] = {name: _probe_off("switched off with --no-probes") for name in PROBE_NAMES}
         if probes is not None:
             is_good, reason = probes.check_clock()
             clock_facts["checked_end"] = is_good
@@ -225,7 +286,18 @@ class _Session:
             for text in result.notes:
                 self._note(text)
             arrays["kernel_events"] = result.events
-            statuses = dict(result.statuses)
+            not_chosen = {name: _probe_off("not chosen with --probes") for name in PROBE_NAMES}
+            statuses = {**not_chosen, **result.statuses}
+            assert self._observation is not None  # as there are probes
+            self._observation |= {
+                "observer_cpu_ns": observer_cpu_ns,
+                "programs": _timed_programs(result),
+                "watched_ns": result.watched_ns,
+            }
+        # From here on neither bcc nor the workload is in use, and a second signal may break off at any instruction.
+        self._phase = _SAVING
+        if self._n_signals > 1:
+            raise Interrupted(_TWICE)
         if statuses.get(AUDIT_PROBE, {}).get("status") == "ok":
             done["process"].setdefault("allocation_sources", []).append("libc")
         meta = {
@@ -245,12 +317,18 @@ class _Session:
             "process": done["process"],
             "interrupted": done["run"]["stopped_by"] == "interrupt",
             "notes": self._notes,
+            "throttled_periods": _newly_throttled(throttled_before, throttled_after),
             "steal_ns": {
                 str(cpu): steal_after_ns[cpu] - steal_before_ns[cpu]
                 for cpu in self._settings.cpus
                 if cpu in steal_after_ns and cpu in steal_before_ns
             },
             "syscall_names": self._syscall_names(arrays["kernel_events"]),
+            "interrupt_names": self._interrupt_names(arrays["kernel_events"]),
+            "observer": {"tgid": os.getpid(), "tids": sorted(observer_tids | set(host.thread_names(os.getpid())))},
+            "workload_tids": {str(tid): comm for tid, comm in workload_threads.items()},
+            "observation": self._observation,
+            **of_companion,
         }
         return Recording(meta, arrays)
 
@@ -267,6 +345,7 @@ class _Session:
         try:
             self._phase = _IN_WINDOW
             workload.send("go")
+            self._companion.begin()
             drain_seconds = _DRAIN_SECONDS_UNMEASURED if self._housekeeping else _DRAIN_SECONDS_MEASURED
             if self._settings.audit:
                 drain_seconds = min(drain_seconds, _DRAIN_SECONDS_AUDIT)
@@ -275,7 +354,7 @@ class _Session:
                 if done is not None:
                     return done
                 if self._n_signals > 1:
-                    raise Interrupted("interrupted twice: what was measured is not saved")
+                    raise Interrupted(_TWICE)
                 if self._n_signals:
                     workload.stop()
                 elif probes is not None:
@@ -285,12 +364,20 @@ class _Session:
 
     @staticmethod
     def _syscall_names(events: npt.NDArray[Any]) -> dict[str, str]:
-        numbers = np.unique(events["value"][events["kind"] == records.EVENT_SYSCALL])
+        called = events["value"][events["kind"] == records.EVENT_SYSCALL]
+        slept_in = events["detail"][(events["kind"] == records.EVENT_SWITCH) & (events["detail"] > 0)]
+        numbers = np.unique(np.concatenate((called, slept_in.astype(np.int64) - 1)))
         if not len(numbers):
             return {}
         from sysmeter.kernel import syscall_names
 
         return {str(number): name for number, name in syscall_names(numbers.tolist()).items()}
+
+    @staticmethod
+    def _interrupt_names(events: npt.NDArray[Any]) -> dict[str, str]:
+        is_device = (events["kind"] == records.EVENT_INTERRUPT) & (events["detail"] == records.INTERRUPT_DEVICE)
+        found = {number: host.interrupt_name(number) for number in np.unique(events["value2"][is_device]).tolist()}
+        return {str(number): name for number, name in found.items() if name}
 
     def _check_space(self, recording_bytes: int) -> None:
         free_bytes = shutil.disk_usage(self._out.absolute().parent).free
@@ -344,6 +431,23 @@ class _Session:
             os.sched_setaffinity(0, before)
 
 
-def _probe_off() -> dict[str, Any]:
-    reason = "switched off with --no-probes"
+def _timed_programs(result: ProbeResult) -> dict[str, dict[str, Any]] | None:
+    """Runs of each program while threads were watched; None where nobody had the kernel time them."""
+    timed = {
+        hook: {"probe": name, "n": runs.n, "time_ns": runs.time_ns}
+        for name, by_hook in result.runs.items()
+        for hook, runs in by_hook.items()
+    }
+    return timed if any(row["n"] for row in timed.values()) else None
+
+
+def _newly_throttled(before: dict[str, int] | None, after: dict[str, int] | None) -> dict[str, int] | None:
+    """Control groups that used up a CPU quota meanwhile, and in how many periods; None where that is not known."""
+    if after is None:
+        return None
+    known = before or {}
+    return {group: n - known.get(group, 0) for group, n in after.items() if n > known.get(group, 0)}
+
+
+def _probe_off(reason: str) -> dict[str, Any]:
     return {"status": "off", "reason": reason, "events": None, "lost": None, "missed": None, "broken_links": None}

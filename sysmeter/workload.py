@@ -25,7 +25,9 @@ called depends on the kind of workload (:data:`sysmeter.records.WORKLOADS`); arr
 :func:`sysmeter.recording.array_dtypes`. The ready event's ``settings``, which may be left out, are what the workload
 found out and adds to the settings it was given. ``edges``, ``run``, ``histograms`` and ``process`` go into the
 Recording's meta.json as they are. ``control`` names one int64 word: the observer stores 1 there, and the threads end
-their window soon and in order. A workload dies with its parent (PR_SET_PDEATHSIG).
+their window soon and in order. A workload dies with its parent (PR_SET_PDEATHSIG). The ready event of one
+that can be asked to hold its own thread has ``commands``, an array described as in ``arrays``, and perhaps
+``wake_fd``, a pipe to write a byte to after each command: see :mod:`sysmeter.injection`.
 
 In ``process``, ``allocation_sources`` names the workload's own counters of allocations, to which the observer adds
 its own; ``loop_ns`` is the interval in which the measured threads allocate nothing that those leave out.
@@ -176,6 +178,26 @@ class Workload:
             finally:
                 os.close(fd)
         return arrays
+
+    def share_array(self, where: dict[str, Any]) -> npt.NDArray[Any]:
+        """One of the workload's arrays in place, to be read and written; it outlives the workload."""
+        dtype, length, offset = np.dtype(where["dtype"]), where["length"], where["offset"]
+        page = offset // mmap.PAGESIZE * mmap.PAGESIZE
+        fd = self._open_shared(where["fd"])
+        try:
+            if offset + length * dtype.itemsize > os.fstat(fd).st_size:
+                raise WorkloadError("an array that the workload shares lies outside its memory")
+            memory = mmap.mmap(fd, offset + length * dtype.itemsize - page, offset=page)
+        finally:
+            os.close(fd)
+        return np.frombuffer(memory, dtype, length, offset - page)
+
+    def open_pipe(self, fd: int) -> int:
+        """A descriptor of our own for the end of a pipe to which the workload's threads listen; to be closed."""
+        try:
+            return os.open(f"/proc/{self.tgid}/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise WorkloadError(f"the workload's pipe cannot be opened: {error.strerror}") from error
 
     def close(self) -> None:
         """End the workload: by its command, by SIGKILL where it does not follow. Idempotent."""

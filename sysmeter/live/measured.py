@@ -7,18 +7,23 @@ import gc
 import os
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sysmeter import host, records
+from sysmeter.clock import now_ns
 from sysmeter.errors import WorkloadError
+from sysmeter.gcpolicy import OFF
 from sysmeter.gcwatch import GcWatch
 from sysmeter.hist import LatencyHistogram
+from sysmeter.live.collector import NAME as COLLECTOR
+from sysmeter.live.collector import Collector
 from sysmeter.live.edges import Witnesses, resident_bytes
 from sysmeter.live.loop import Outcome, work_through
 from sysmeter.live.orders import OrderCache, build_message, parse_fields, split_message
-from sysmeter.live.others import OtherThreads
+from sysmeter.live.others import ORDERS_A_SECOND, OtherThreads
 from sysmeter.live.plan import Plan, check_memory, make_plan
 from sysmeter.live.store import Store
 from sysmeter.schedule import intended_ns
@@ -44,7 +49,6 @@ class MeasuredRun:
         self._settings = settings
         self._note = note
         self._plan = make_plan(settings)
-        self._cache = OrderCache(settings["orders"])
         self._go = threading.Event()
         self._ready = threading.Event()
         self._outcome = Outcome()
@@ -74,6 +78,9 @@ class MeasuredRun:
         )
         self._others = OtherThreads(settings["threads"], lambda: self._store.stop[0] != 0)
         self._others.start()
+        self._collector = Collector() if settings.get("takes_commands") else None
+        if self._collector is not None:
+            self._collector.start()
         self._worker = threading.Thread(target=self._measured_thread, name="worker", daemon=True)
         self._worker.start()
         self._ready.wait()
@@ -86,16 +93,21 @@ class MeasuredRun:
             "threads": {records.LIVE.worker: {"tid": self._tid, "cpu": settings["cpus"][0]}},
             "control": {"fd": self._store.memory.fd, "stop_offset": self._store.memory.describe()["stop"]["offset"]},
             "recording_bytes": plan.n_messages * (records.BATCH.itemsize + 16) + (64 << 20),
-            "expected_ns": plan.expected_ns if plan.is_paced else 0,
+            "expected_ns": plan.expected_ns if plan.is_paced else plan.n_messages * self._ns_per_order,
             "settings": {"bytes_per_order": bytes_per_order},
+            **({} if self._collector is None else {"commands": self._collector.describe()}),
         }
 
     def go(self) -> dict[str, Any]:
         """Run the loop; returns the fields of the "done" event."""
         self._gc_watch.start()
         self._others.go()
+        if self._collector is not None:
+            self._collector.begin(time.monotonic_ns())
         self._go.set()
         self._worker.join()
+        if self._collector is not None:
+            self._collector.join()
         self._gc_watch.stop()
         was_stopped = self._store.stop[0] != 0
         self._store.stop[0] = 1
@@ -104,6 +116,8 @@ class MeasuredRun:
             raise WorkloadError(self._failure)
         opened, closed = self._outcome.edges
         names = {self._tid: "worker", **self._others.names, threading.get_native_id(): "main"}
+        if self._collector is not None:
+            names[self._collector.tid] = COLLECTOR
         return {
             "run": self._describe_run(was_stopped),
             "histograms": {
@@ -119,6 +133,8 @@ class MeasuredRun:
                 "gc_frozen": gc.get_freeze_count(),
                 "gc_enabled": gc.isenabled(),
                 "thread_names": {str(tid): name for tid, name in names.items()},
+                # A build of CPython without the lock has nothing to wait for.
+                "has_interpreter_lock": getattr(sys, "_is_gil_enabled", lambda: True)(),
                 "switch_interval_ns": round(sys.getswitchinterval() * NS_PER_S),
             },
             "arrays": self._locate_arrays(),
@@ -131,17 +147,22 @@ class MeasuredRun:
         gc.disable()
         before, containers_before = resident_bytes(), gc.get_count()[0]
         sample = OrderCache(_SAMPLE_ORDERS)
+        t_begin_ns = now_ns()
         for number in range(_SAMPLE_ORDERS):
             _work(sample, number)
+        self._ns_per_order = (now_ns() - t_begin_ns) // _SAMPLE_ORDERS
         after, containers = resident_bytes(), (gc.get_count()[0] - containers_before) / _SAMPLE_ORDERS
         bytes_per_order = 0 if before is None or after is None else max(0, after - before) // _SAMPLE_ORDERS
         n_garbage = plan.n_uncollected(settings["orders"], containers)
+        if plan.policy.kind == OFF:
+            n_garbage += round(settings["threads"] * ORDERS_A_SECOND * settings["seconds"])
         check_memory(
             (settings["orders"] + n_garbage) * bytes_per_order,
             host.available_memory_bytes(),
             f"a cache of {settings['orders']:,} orders and up to {n_garbage:,} more that nobody collects"
             f" (--gc {settings['gc']})",
         )
+        self._cache = OrderCache(settings["orders"])
         for number in range(settings["orders"]):
             _work(self._cache, number)
         del sample

@@ -16,10 +16,11 @@ _PR_SET_NAME = 15
 _PAUSE_SECONDS = 0.008
 _BURST_MESSAGES = 40  # a millisecond or so of work
 _ORDERS = 500
+ORDERS_A_SECOND = _BURST_MESSAGES / _PAUSE_SECONDS  # at most, of one thread
 
 
 class OtherThreads:
-    """So many threads, started by :meth:`start` and joined by :meth:`stop`. ``names`` are there after the start."""
+    """So many threads, made by :meth:`start` and ended with :meth:`join`; ``names`` are complete between the two."""
 
     def __init__(self, count: int, should_stop: Callable[[], bool]) -> None:
         self._should_stop = should_stop

@@ -1,4 +1,4 @@
-"""The strategy thread spins at the top of its loop before it drains, at start + k·period, k >= 1.
+"""The strategy thread spins before it looks into the queue, at start + k·period, k >= 1.
 
 Changes: nothing of a message's path; the thread that would take it is away.
 Breaks no zero: the thread spins, it does not sleep.
