@@ -7,7 +7,7 @@ The format is text, in ASCII::
     5,100,5,104,7,101,103
 
 The first line is this header, to the letter. Each further line is one decision, in the order of the run, warm-up
-included: the sequence number of the update that closed the batch, the top of the book after it, and the quote
+included: the number of the last update in the batch, the top of the book after it, and the quote
 wanted. A batch that decided nothing, or applied no update, has no line. All fields are decimal integers: the sequence
 number of 64 bits, the rest (prices in ticks, quantities) of 32; quantity 0 and price -1 stand for an empty side of
 the book, and a wanted price of -1 for no quote. Sequence numbers ascend strictly, so each names at most one line.
@@ -17,7 +17,7 @@ spreadsheets and editors add. It takes no last line without an end, because a fi
 inside a number.
 
 Where a batch ends is a matter of timing, so two runs of one feed need not decide at the same sequence numbers.
-Where they do, they had applied the same updates to the same book, and their lines must be the same.
+Where they do, their books have seen the same updates, so their lines must be the same.
 """
 
 from __future__ import annotations

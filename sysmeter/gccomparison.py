@@ -71,17 +71,14 @@ def compare(comparison: GcComparison) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     was_interrupted = False
-    for number, policy in enumerate(plan, start=1):
-        try:
+    try:
+        for number, policy in enumerate(plan, start=1):
             result = _run(comparison, number, policy)
-        except (session.Interrupted, KeyboardInterrupt):
-            result = None
-        if result is None:
-            was_interrupted = True
-            break
-        results.append(result)
-        runs.append(_reduce(policy, result))
-        comparison.on_run(number, len(plan), runs[-1])
+            results.append(result)
+            runs.append(_reduce(policy, result))
+            comparison.on_run(number, len(plan), runs[-1])
+    except (session.Interrupted, KeyboardInterrupt):
+        was_interrupted = True
     if not runs:
         raise session.Interrupted("interrupted before the first run was done: there is nothing to compare")
     return {
@@ -106,13 +103,13 @@ def compare(comparison: GcComparison) -> dict[str, Any]:
     }
 
 
-def _run(comparison: GcComparison, number: int, policy: str) -> dict[str, Any] | None:
-    """The result of one run; None where it was interrupted: its window is another one than that of the others."""
+def _run(comparison: GcComparison, number: int, policy: str) -> dict[str, Any]:
+    """The result of one run. One that was cut short is none: its window is another one than that of the others."""
     place = comparison.place / f"{number:02}-{policy.replace(':', '-')}"
     recording = session.run(replace(comparison.settings, gc=policy), place, comparison.listener)
     try:
         if recording.meta["interrupted"] or recording.was_signalled:
-            return None
+            raise session.Interrupted(f"interrupted in run {number}")
         return summarize(recording)
     finally:
         if not comparison.keep:

@@ -76,7 +76,7 @@ setup_unlock() { exec 9<&-; }
 setup_wants_bcc() {
     local word
     case ${1-} in
-    '' | -* | report | diagnose | compare | export | feed | hist | omission | checklist) return 1 ;;
+    '' | -* | report | diagnose | compare | export | feed | probes | hist | omission | checklist) return 1 ;;
     esac
     for word; do
         if [[ $word == --no-probes || $word == --help ]]; then return 1; fi

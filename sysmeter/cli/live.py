@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sysmeter import hist
+from sysmeter.cli.chosenprobes import probes_options, settle_probes
 from sysmeter.cli.parameters import SECONDS, SECONDS_OR_NONE
 from sysmeter.cli.runs import free_name
 from sysmeter.cli.series import OnceListener, place_for_runs, signals_as_interrupts
@@ -108,7 +109,7 @@ class _Policy(click.ParamType[str]):
     show_default=True,
     help="Histograms have 2^BITS buckets per power of two: 7 is an error of 0.8 %.",
 )
-@click.option("--probes/--no-probes", default=True, help="Watch the thread from inside the kernel.  [default: on]")
+@probes_options
 @click.option(
     "--json",
     "as_json",
@@ -131,7 +132,13 @@ def live(
     interpreter lock. Prints service and response times with the collections beside them.
     """
     from sysmeter import host, session
+    from sysmeter.session import AUDIT_PROBE
 
+    settle_probes(options)
+    if AUDIT_PROBE in options.get("chosen_probes", ()):
+        raise UsageError(
+            f"live does not count {AUDIT_PROBE}: Python allocates all the time", "leave the probe out of --probes"
+        )
     settings = session.LiveSettings(cpus=(host.choose_cpu(cpu),), **options)
     if compare_gc:
         return _compare(settings, policies, rounds, out, as_json)

@@ -21,11 +21,14 @@ _COMMANDS = {
     "run": ("sysmeter.cli.run", "Measure the capstone loop and say where its latency tail comes from."),
     "live": ("sysmeter.cli.live", "Measure a Python workload and what its garbage collector does to it."),
     "verify": ("sysmeter.cli.verify", "Show what each swap breaks and moves, and that it changes no decision."),
+    "diagnose": ("sysmeter.cli.diagnose", "Name the cause of each slow moment of a Recording; needs no root."),
+    "selftest": ("sysmeter.cli.selftest", "Inject known causes and show that the diagnosis names each of them."),
     "report": ("sysmeter.cli.report", "Print the result of a Recording again; needs no root."),
     "decisions": ("sysmeter.cli.decisions", "Compare what two runs decided; needs no root."),
     "hist": ("sysmeter.cli.hist", "Show and merge files of histograms; needs no root."),
     "omission": ("sysmeter.cli.omission", "Show what a test that waits for responses leaves out; needs no root."),
     "checklist": ("sysmeter.cli.checklist", "Say which habits of honest measuring a Recording shows; needs no root."),
+    "probes": ("sysmeter.cli.probes", "List the kernel probes, what they attach to and what they prove."),
     "feed": ("sysmeter.cli.feed", "Make and inspect message files."),
 }
 
@@ -50,8 +53,8 @@ class _LazyGroup(click.Group):
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
-    epilog="Exit codes: 0 fine, 1 error, 2 usage, 3 a claim failed, 4 a claim is not proven, 130 interrupted (what was "
-    "measured is saved).",
+    epilog="Exit codes: 0 success, 1 error, 2 usage, 3 a claim or goal failed, 4 not proven, 130 interrupted (what "
+    "was measured is saved).",
 )
 @click.version_option(__version__, message="sysmeter %(version)s")
 def cli() -> None:

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from sysmeter import buckets
+from sysmeter.cli.chosenprobes import probes_options, settle_probes
 from sysmeter.cli.claims import check_run, claims_option, read_claims
 from sysmeter.cli.parameters import DURATION, MILLISECONDS, SECONDS, SECONDS_OR_NONE
 from sysmeter.cli.runs import free_name
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Histograms have 2^BITS buckets per power of two: 7 is an error of 0.8 %.",
 )
-@click.option("--probes/--no-probes", default=True, help="Watch the threads from inside the kernel.  [default: on]")
+@probes_options
 @click.option(
     "--audit",
     is_flag=True,
@@ -135,6 +136,7 @@ def run(
     from sysmeter.cli.swaps import require_stall, require_swaps
 
     require_own_capstone()
+    settle_probes(options)
     claims = None if claims_file is None else read_claims(claims_file)
     listener = ConsoleListener()
     chosen = host.choose_cpus(cpus)
